@@ -1,0 +1,170 @@
+"""The commands of `lastword` and their arguments.
+
+What belongs here: names, arguments and help. What must not be known here: what a command does; each line hands over.
+"""
+
+import asyncio
+import json
+import sys
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from channels.console import deliveries, doctor, exits, settings, submit, turns, up
+from channels.console.decode import decode_file
+from channels.console.joined import joined
+from channels.delivery.model import State
+from channels.settings import load_settings
+from worker.errors import ConfigurationError
+from worker.settings import DEFAULT_AGENT
+
+EXIT_CODES = "Exit codes: " + "; ".join(f"{code}: {meaning}" for code, meaning in exits.MEANING.items()) + "."
+
+app = typer.Typer(
+    name="lastword",
+    help="Runs agent turns and delivers only the text of calls that completed.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+turns_app = typer.Typer(help="What turns emitted.", no_args_is_help=True)
+deliveries_app = typer.Typer(help="What is on its way to receivers.", no_args_is_help=True)
+app.add_typer(turns_app, name="turns")
+app.add_typer(deliveries_app, name="deliveries")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Agent = Annotated[str, typer.Option(help="Name of the [agents.NAME] that answers.")]
+Session = Annotated[str | None, typer.Option(help="Conversation that the message belongs to; none: one of its own.")]
+Prompt = Annotated[str, typer.Argument(help="The message; - reads it from the standard input.")]
+DeliveryId = Annotated[str, typer.Argument(metavar="ID", help="Id of a delivery, as `deliveries list` prints it.")]
+
+
+@app.command("up", epilog="Example: lastword up")
+def up_command() -> None:
+    """Run everything on this machine: the turns and the delivery workers, and an embedded Valkey under them."""
+    raise typer.Exit(up.run_up(load_settings()))
+
+
+@app.command("run", epilog='Example: lastword run "What is the time in Oslo?" --json')
+def run_command(prompt: Prompt, agent: Agent = DEFAULT_AGENT, session: Session = None, as_json: Json = False) -> None:
+    """Run one turn in this process and show it as it happens."""
+    from channels.console.run import run as run_turn  # noqa: PLC0415 - no other command loads the engine
+
+    loaded = load_settings()
+    loaded.agent(agent)
+    with joined(loaded) as there:
+        url = there.settings.redis()
+        message = submit.prompt_of(prompt)
+        code = asyncio.run(run_turn(loaded, url, message, agent=agent, session=session, as_json=as_json))
+    raise typer.Exit(code)
+
+
+@app.command(
+    "submit", epilog='Example: lastword submit "Summarise the day" --to https://example.com/hook --label job=42'
+)
+def submit_command(  # noqa: PLR0913, PLR0917 - one parameter an option
+    prompt: Prompt,
+    to: Annotated[list[str] | None, typer.Option(metavar="NAME|URL", help="Who gets the outcome.")] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Comes back with the outcome.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="The same key gives the same turn, for a day.")] = None,
+    agent: Agent = DEFAULT_AGENT,
+    session: Session = None,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait that long for the outcome.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Hand a message in; `lastword up` runs the turn and delivers its outcome."""
+    message = submit.Message(
+        prompt=submit.prompt_of(prompt),
+        agent=agent,
+        session=session,
+        to=tuple(to or ()),
+        labels=submit.labels_of(label or ()),
+        idempotency_key=idempotency_key,
+        wait_s=wait,
+    )
+    raise typer.Exit(submit.run_submit(load_settings(), message, as_json=as_json))
+
+
+@turns_app.command("show", epilog="Example: lastword turns show turn_00f3a1b2c3d4e5f60718293a")
+def turns_show(
+    turn: Annotated[str, typer.Argument(metavar="ID", help="Id of a turn, as `submit` prints it.")],
+    as_json: Json = False,
+) -> None:
+    """Show a turn's outputs. Discarded text is struck through where a reader saw it, else its size is told."""
+    raise typer.Exit(turns.run_show(load_settings(), turn, as_json=as_json))
+
+
+@deliveries_app.command("list", epilog="Example: lastword deliveries list --state dead")
+def deliveries_list(
+    state: Annotated[State | None, typer.Option(help="Only those of this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most that many.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List deliveries, the newest first. With --json one object a line."""
+    raise typer.Exit(deliveries.run_list(load_settings(), state, limit, as_json=as_json))
+
+
+@deliveries_app.command("show", epilog="Example: lastword deliveries show dlv_00f3a1b2c3d4e5f60718293a")
+def deliveries_show(delivery: DeliveryId, as_json: Json = False) -> None:
+    """Show a delivery and its attempts. The exit code is 1 if it is dead."""
+    raise typer.Exit(deliveries.run_show(load_settings(), delivery, as_json=as_json))
+
+
+@deliveries_app.command("replay", epilog="Example: lastword deliveries replay dlv_00f3a1b2c3d4e5f60718293a")
+def deliveries_replay(delivery: DeliveryId, as_json: Json = False) -> None:
+    """Try a dead delivery again, from its first attempt."""
+    raise typer.Exit(deliveries.run_replay(load_settings(), delivery, as_json=as_json))
+
+
+@app.command("doctor", epilog="Example: lastword doctor --json")
+def doctor_command(as_json: Json = False) -> None:
+    """Look whether everything is as it must be, and name the fix where it is not. Exit code 0: all is good."""
+    raise typer.Exit(doctor.run_doctor(load_settings(), as_json=as_json))
+
+
+@app.command("decode", epilog="Example: lastword decode --wire chat capture.sse --chunk 7")
+def decode_command(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Captured streams.")],
+    wire: Annotated[str, typer.Option(help="Wire format: chat.")] = "chat",
+    chunk: Annotated[int | None, typer.Option(min=1, metavar="BYTES", help="Feed that many at a time.")] = None,
+) -> None:
+    """Show what Lastword makes of captured streams: one JSON object a line, also for a stream that broke off."""
+    if wire != "chat":
+        raise ConfigurationError(f"--wire {wire!r} is not known: use chat")
+    for file in files:
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise ConfigurationError(f"FILE {str(file)!r} cannot be read: {error.strerror}; correct the path") from None
+        sys.stdout.write(json.dumps(decode_file(str(file), data, chunk), ensure_ascii=False) + "\n")
+
+
+@app.command("provider", epilog="Example: lastword provider rehearsal.toml --transcript transcript.jsonl")
+def provider_command(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="What it answers, call by call.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: a free one.")] = 0,
+    transcript: Annotated[Path | None, typer.Option(metavar="FILE", help="Gets what was asked and sent.")] = None,
+) -> None:
+    """Run a stand-in provider that answers from a script, to rehearse without a model. Prints its base URL."""
+    from channels.rehearsal import server  # noqa: PLC0415 - no other command loads the HTTP server
+
+    server.run(script, host, port, transcript, started=lambda url: print(url, flush=True))
+
+
+@app.command("settings", epilog="Example: lastword settings --schema > lastword.schema.json")
+def settings_command(
+    as_json: Json = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of lastword.toml instead.")] = False,
+) -> None:
+    """Show each setting, its unit and where its value came from. Secrets are never shown."""
+    raise typer.Exit(settings.run_schema() if schema else settings.run_settings(as_json=as_json))
+
+
+@app.command("version", epilog="Example: lastword version")
+def version_command() -> None:
+    """Show the version."""
+    sys.stdout.write(version_of("lastword") + "\n")

@@ -1,0 +1,49 @@
+"""`lastword doctor`: the findings of `channels.doctor`, for people and for programs.
+
+What belongs here: their form. What must not be known here: what is looked at.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+
+import redis.asyncio
+from rich.console import Console
+from rich.text import Text
+
+from channels import doctor
+from channels.console import exits
+from channels.console.joined import Joined, ask
+from channels.doctor import Check
+from channels.settings import Settings
+from worker.errors import ConfigurationError
+
+
+def run_doctor(settings: Settings, *, as_json: bool) -> int:
+    """Look at everything; the exit code is 0 only if all is good."""
+    checks = [*doctor.check_imports(), doctor.check_data_dir(settings.data_dir)]
+
+    async def redis_and_providers(_: Joined, client: redis.asyncio.Redis) -> int:
+        checks.extend(await doctor.check_redis(client))
+        checks.extend(await doctor.check_providers(settings))
+        return exits.OK
+
+    try:
+        ask(settings, redis_and_providers)
+    except (ConfigurationError, OSError) as error:
+        checks.append(Check("redis", good=False, finding=str(error), fix="see the message"))
+    good = all(check.good for check in checks)
+    if as_json:
+        sys.stdout.write(json.dumps({"good": good, "checks": [asdict(check) for check in checks]}) + "\n")
+    else:
+        _print(checks)
+    return exits.OK if good else exits.FAILED
+
+
+def _print(checks: list[Check]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for check in checks:
+        mark = ("ok    ", "green") if check.good else ("FAULT ", "bold red")
+        console.print(Text.assemble(mark, (f"{check.name}: ", "bold"), check.finding))
+        if check.fix:
+            console.print(Text.assemble("      ", ("fix: ", "bold"), check.fix))

@@ -1,0 +1,55 @@
+"""Which Redis a command talks to: the one of the settings, else the embedded one of the data folder.
+
+What belongs here: joining the embedded server that `lastword up` runs, or starting it for the time of a command. What
+must not be known here: what is stored there.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+import redis.asyncio
+
+from channels.embedded import EmbeddedServer
+from channels.settings import Settings
+from worker.store import connect
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """`settings` name the Redis that answers; `alone`: nothing runs on it but this command."""
+
+    settings: Settings
+    alone: bool
+
+
+@contextlib.contextmanager
+def joined(settings: Settings) -> Iterator[Joined]:
+    """Give the settings with `redis_url` set. A server that was started for this is stopped at the end."""
+    if settings.redis_url is not None:
+        yield Joined(settings, alone=False)
+        return
+    server = EmbeddedServer(settings.data_dir)
+    url = server.start()
+    try:
+        yield Joined(settings.model_copy(update={"redis_url": url}), alone=server.owned)
+    finally:
+        server.stop()
+
+
+def ask(settings: Settings, question: Callable[[Joined, redis.asyncio.Redis], Awaitable[int]]) -> int:
+    """Put a question to the Redis of a command; gives its exit code."""
+
+    async def asked(there: Joined) -> int:
+        client = connect.open_redis(there.settings.redis(), block_s=_BLOCK_S)
+        try:
+            return await question(there, client)
+        finally:
+            await client.aclose()
+
+    with joined(settings) as there:
+        return asyncio.run(asked(there))
+
+
+_BLOCK_S = 5.0

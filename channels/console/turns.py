@@ -1,0 +1,129 @@
+"""`lastword turns`: what a turn emitted, to the byte that a reader may have seen.
+
+What belongs here: the form of that answer, for people and for programs. What must not be known here: how it is stored.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+import redis.asyncio
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from channels.console import exits
+from channels.console.joined import Joined, ask
+from channels.settings import Settings
+from worker.errors import ConfigurationError
+from worker.output import events
+from worker.output.events import Output
+from worker.store import outputs, records
+from worker.store.records import TurnRecord
+
+
+def run_show(settings: Settings, turn: str, *, as_json: bool) -> int:
+    """Print a turn and its outputs; returns the exit code of its outcome."""
+    return ask(settings, partial(_show, turn, as_json))
+
+
+async def _show(turn: str, as_json: bool, _: Joined, client: redis.asyncio.Redis) -> int:
+    record = await records.read_turn(client, turn)
+    if record is None:
+        raise ConfigurationError(f"turn {turn} is not known: it was never submitted here, or its keep_s is over")
+    emitted = await outputs.all_outputs(client, turn)
+    if as_json:
+        told = head_of(record) | {"outputs": [json.loads(events.encode(output)) for output in emitted]}
+        sys.stdout.write(json.dumps(told, ensure_ascii=False) + "\n")
+    else:
+        console = Console(highlight=False)
+        for name, value in head_of(record).items():
+            if value not in (None, {}, []):
+                console.print(Text.assemble((f"{name:<14} ", "dim"), str(value)))
+        console.print(table_of(emitted))
+    return exits.of_outcome(record.outcome)
+
+
+def head_of(record: TurnRecord) -> dict[str, object]:
+    """What is known about the turn as a whole, without its message."""
+    return {
+        "turn": record.turn,
+        "session": record.session,
+        "state": record.state,
+        "outcome": record.outcome,
+        "reason": record.reason,
+        "error": None if record.failure is None else f"{record.failure.message} [{record.failure.code}]",
+        "correlation_id": record.correlation_id or None,
+        "agent": record.agent,
+        "source": record.source,
+        "labels": dict(record.labels),
+        "destinations": list(record.destinations),
+        "discards": record.discards,
+        "created_ms": record.created_ms,
+        "sealed_ms": record.sealed_ms,
+    }
+
+
+def table_of(emitted: Sequence[Output]) -> Table:
+    """One row an output: seconds since the first one, call and attempt, and what it says.
+
+    Deltas have no row of their own. What became of them has: the text of the call, or a discard, with the text struck
+    through if a reader may have seen it.
+    """
+    table = Table.grid(padding=(0, 2))
+    started = emitted[0].at_ms if emitted else 0
+    seen: dict[tuple[int, int], str] = {}
+    for output in emitted:
+        place = (output.call, output.attempt)
+        if isinstance(output, events.TextDeltaOutput):
+            seen[place] = seen.get(place, "") + output.text
+            continue
+        said = _said(output, seen.pop(place, "") if isinstance(output, events.TextStreamDiscardedOutput) else "")
+        if said is not None:
+            when = f"{(output.at_ms - started) / 1000:8.2f} s"
+            where = f"call {output.call}.{output.attempt}" if output.call else ""
+            table.add_row(Text(when, "dim"), Text(where, "dim"), said)
+    for place, text in seen.items():
+        if text and not any(_ends(output, place) for output in emitted):
+            table.add_row("", Text(f"call {place[0]}.{place[1]}", "dim"), Text(f"{text} (streaming)", "italic"))
+    return table
+
+
+def _ends(output: Output, place: tuple[int, int]) -> bool:
+    return isinstance(output, events.CallCompletedOutput | events.TextStreamDiscardedOutput) and (
+        (output.call, output.attempt) == place
+    )
+
+
+def _said(output: Output, seen: str) -> Text | None:  # noqa: PLR0911 - one form an output
+    match output:
+        case events.TextOutput():
+            return Text(output.text, "" if output.is_call_boundary else "italic")
+        case events.TextStreamDiscardedOutput():
+            note = f"discarded ({output.reason}): "
+            size = (
+                f"{output.discarded_bytes} bytes that nobody saw" if output.discarded_bytes else "nothing had streamed"
+            )
+            return Text.assemble((note, "yellow"), (seen, "strike") if seen else (size, ""))
+        case events.ThinkingOutput():
+            return Text(f"thinking: {output.text}", "dim")
+        case events.ToolCallOutput():
+            return Text(f"tool {output.name} {output.arguments or ''}", "cyan")
+        case events.ToolResultOutput():
+            return Text(f"tool {output.name} answered: {output.result}", "red" if output.failure else "cyan")
+        case events.UsageOutput():
+            return Text(f"usage: {_counts(output)}", "dim")
+        case events.CallCompletedOutput():
+            return Text(f"call completed ({output.finish_reason or 'no reason given'})", "dim")
+        case events.ErrorOutput():
+            return Text(f"error: {output.message} [{output.code}, reference {output.correlation_id}]", "red")
+        case events.TurnCompletedOutput():
+            return Text(f"turn {output.outcome}" + (f" ({output.reason})" if output.reason else ""), "bold")
+        case _:
+            return None
+
+
+def _counts(usage: events.UsageOutput) -> str:
+    counts = usage.model_dump(include={name for name in type(usage).model_fields if name not in Output.model_fields})
+    return ", ".join(f"{name} {value}" for name, value in counts.items() if value is not None and name != "type")

@@ -1,0 +1,175 @@
+"""What must be true around Lastword before it can keep its promise, and what to do where it is not.
+
+What belongs here: looking at Redis, providers, folders and import names, and naming the fix. What must not be known
+here: how the findings are shown.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import httpx
+import redis.asyncio
+from redis.exceptions import RedisError
+
+import channels
+import worker
+from channels.settings import Settings
+from worker.http import HTTP_FAULTS, classify, open_client, read_start
+from worker.settings import ProviderSettings
+from worker.sources import nearest
+
+_OLDEST_SERVER = (7, 0)
+_REDIS_LIMIT_S = 5.0
+_PROVIDER_LIMIT_S = 15.0
+_MODELS_LIMIT_BYTES = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. `fix` says what to do; it is empty where all is good."""
+
+    name: str
+    good: bool
+    finding: str
+    fix: str = ""
+
+
+def check_imports() -> list[Check]:
+    """Whether `worker` and `channels` are ours and nobody else's in this environment."""
+    checks = []
+    for package in (worker, channels):
+        name, ours = package.__name__, Path(str(package.__file__)).resolve()
+        others = set(packages_distributions().get(name, ())) - {"lastword"}
+        paths = {(Path(entry or ".") / name / "__init__.py").resolve() for entry in sys.path}
+        strangers = sorted(str(path) for path in paths if path != ours and path.is_file())
+        if others or strangers:
+            who = ", ".join([*sorted(others), *strangers])
+            fix = "install Lastword in an environment of its own, or uninstall the other package"
+            checks.append(Check(f"package {name}", False, f"another package has this name: {who}", fix))
+        else:
+            checks.append(Check(f"package {name}", True, str(ours.parent)))
+    return checks
+
+
+def check_data_dir(folder: Path) -> Check:
+    """Whether the data folder can be written."""
+    probe = folder / f".doctor-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        fix = "correct its rights, or set data_dir (LASTWORD_DATA_DIR) to a folder that can be written"
+        return Check("data_dir", False, f"{folder} cannot be written: {error.strerror}", fix)
+    return Check("data_dir", True, str(folder))
+
+
+async def check_redis(client: redis.asyncio.Redis) -> list[Check]:
+    """Whether Redis answers, is new enough, keeps what it acknowledged and evicts nothing."""
+    ask: Any = client.execute_command  # it has no types
+    try:
+        async with asyncio.timeout(_REDIS_LIMIT_S):
+            info = await client.info()
+            known = await ask("COMMAND", "INFO", "WAITAOF")
+    except (RedisError, OSError) as error:
+        fix = "start it, or correct redis_url (LASTWORD_REDIS_URL); unset, an embedded server is used"
+        return [Check("redis", False, f"it did not answer ({type(error).__name__})", fix)]
+    return list(redis_checks(info, has_waitaof=bool(known) and any(known)))
+
+
+def redis_checks(info: dict[str, object], *, has_waitaof: bool) -> Iterator[Check]:
+    """What a server's INFO says about it. `has_waitaof`: it knows that command."""
+    kind = str(info.get("server_name", "redis"))
+    version = str(info.get(f"{kind}_version", info.get("redis_version", "0")))
+    new_enough = tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= _OLDEST_SERVER
+    yield Check(
+        "redis version", new_enough, f"{kind} {version}", "" if new_enough else "use Redis 7 or Valkey, or newer"
+    )
+    if not info.get("aof_enabled"):
+        finding = "appendonly is off: what was acknowledged is lost when the server stops"
+        yield Check("redis persistence", False, finding, "set `appendonly yes` in its configuration")
+    elif info.get("aof_last_write_status", "ok") != "ok":
+        finding = "the last write of its append-only file failed"
+        yield Check("redis persistence", False, finding, "free disk space on its machine; its log names the error")
+    else:
+        yield Check("redis persistence", True, "appendonly is on")
+    if has_waitaof:
+        yield Check("redis durability", True, "WAITAOF is known: what is acknowledged is on disk")
+    else:
+        finding = "WAITAOF is not known: a crash may lose the last second of what was acknowledged"
+        yield Check("redis durability", False, finding, "use Redis 7.2 or Valkey, or newer")
+    policy = str(info.get("maxmemory_policy", "unknown"))
+    keeps = policy == "noeviction"
+    fix = "" if keeps else "set `maxmemory-policy noeviction` in its configuration"
+    yield Check("redis eviction", keeps, policy if keeps else f"{policy}: turns may be evicted", fix)
+
+
+async def check_providers(settings: Settings) -> list[Check]:
+    """Whether each provider answers, takes the key and knows the models that are asked of it."""
+    if not settings.providers:
+        fix = "set LASTWORD_PROVIDERS__MAIN__BASE_URL and LASTWORD_PROVIDERS__MAIN__MODEL, or [providers.main]"
+        return [Check("providers", False, "none is set", fix)]
+    checks = []
+    for name, provider in settings.providers.items():
+        asked = [agent.model or provider.model for agent in settings.agents.values() if agent.provider == name]
+        models = sorted({model for model in [*asked, provider.model] if model})
+        checks.append(await _check_provider(name, provider, models))
+    return checks
+
+
+async def _check_provider(name: str, provider: ProviderSettings, models: Sequence[str]) -> Check:
+    title, url = f"provider {name}", f"{provider.base_url}/models"
+    headers = {header: value.get_secret_value() for header, value in provider.headers.items()}
+    if provider.api_key is not None:
+        headers["authorization"] = f"Bearer {provider.api_key.get_secret_value()}"
+    try:
+        async with (
+            asyncio.timeout(_PROVIDER_LIMIT_S),
+            open_client(connect_timeout_s=provider.connect_timeout_s) as client,
+        ):
+            status, body = await _get(client, url, headers)
+    except TimeoutError:
+        return Check(
+            title,
+            False,
+            f"{url} did not answer within {_PROVIDER_LIMIT_S:g} s",
+            f"see to the server, or correct {_of(name)}",
+        )
+    except HTTP_FAULTS as error:
+        return Check(title, False, f"{url}: {classify(error).message}", f"start the server, or correct {_of(name)}")
+    return judged(title, name, status, body, models)
+
+
+def judged(title: str, name: str, status: int, body: bytes, models: Sequence[str]) -> Check:
+    """What a provider's answer to `GET /models` says about it."""
+    if status in (401, 403):
+        return Check(title, False, f"it refused the key (HTTP {status})", f"correct providers.{name}.api_key")
+    if status in (404, 405):
+        return Check(title, True, f"it answers, but lists no models (HTTP {status}): {', '.join(models)} not checked")
+    if status != httpx.codes.OK:
+        return Check(title, False, f"it answered HTTP {status}", f"see to the server, or correct {_of(name)}")
+    try:
+        known = [str(one["id"]) for one in json.loads(body)["data"]]
+    except (ValueError, KeyError, TypeError):
+        return Check(title, False, "its answer is no list of models", f"correct {_of(name)}; it usually ends in /v1")
+    missing = [model for model in models if model not in known]
+    if missing:
+        fix = f"correct the model; {nearest(missing[0], known)}"
+        return Check(title, False, f"it does not know the model {', '.join(missing)}", fix)
+    return Check(title, True, f"it answers and knows {', '.join(models) or f'{len(known)} models'}")
+
+
+async def _get(client: httpx.AsyncClient, url: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    async with client.stream("GET", url, headers=headers) as response:
+        return response.status_code, await read_start(response.aiter_raw(), _MODELS_LIMIT_BYTES, _PROVIDER_LIMIT_S)
+
+
+def _of(name: str) -> str:
+    return f"providers.{name}.base_url"

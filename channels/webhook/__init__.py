@@ -1,0 +1,1 @@
+"""Signed HTTP posts of turn ends, by the Standard Webhooks specification."""

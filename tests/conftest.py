@@ -1,0 +1,56 @@
+"""What every test may ask for: a Redis (fake or real), and nothing that reaches beyond the loopback."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import fakeredis
+import pytest
+import redis
+import redis.asyncio
+
+from channels.embedded import EmbeddedServer
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """One embedded server for the whole run."""
+    server = EmbeddedServer(tmp_path_factory.mktemp("valkey"), fsync="everysec")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def real_url(server: EmbeddedServer) -> str:
+    """The URL of the real server, emptied."""
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+        client.script_flush()
+    return server.url
+
+
+@pytest.fixture
+async def real_redis(real_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    """A client of the real server, emptied."""
+    client = redis.asyncio.Redis.from_url(real_url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def fake_redis() -> AsyncIterator[redis.asyncio.Redis]:
+    """A client of a fake server of its own."""
+    client = fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer(version=(7,)))
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture(params=["fake", "real"])
+def any_redis(request: pytest.FixtureRequest) -> redis.asyncio.Redis:
+    """The fake, then the real: what both must do alike."""
+    client: redis.asyncio.Redis = request.getfixturevalue(f"{request.param}_redis")
+    return client

@@ -1,0 +1,132 @@
+import json
+import re
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.console import exits
+
+Lastword = Callable[..., Any]
+
+COMMANDS = (
+    "up",
+    "run",
+    "submit",
+    "turns show",
+    "deliveries list",
+    "deliveries show",
+    "deliveries replay",
+    "doctor",
+    "decode",
+    "provider",
+    "settings",
+    "version",
+)
+STREAM = (
+    b'data: {"choices":[{"index":0,"delta":{"content":"Hel"}}]}\n\n'
+    b'data: {"choices":[{"index":0,"delta":{"content":"lo"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+)
+
+
+@pytest.mark.requirement("console:help:example")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(lastword: Lastword, command: str) -> None:
+    ran = lastword(*command.split(), "--help")
+    assert ran.code == exits.OK
+    assert re.search(rf"Example: lastword {command}\b", ran.out)
+
+
+@pytest.mark.requirement("console:help:example")
+def test_no_command_lacks_a_test_of_its_help(lastword: Lastword) -> None:
+    for group in ("", "turns", "deliveries"):
+        listed = re.findall(r"^│ (\w+)  ", lastword(*group.split(), "--help").out, re.MULTILINE)
+        for name in listed:
+            full = f"{group} {name}".strip()
+            assert full in COMMANDS or full in {"turns", "deliveries"}
+
+
+@pytest.mark.requirement("console:exits:documented")
+def test_the_help_tells_what_each_exit_code_means(lastword: Lastword) -> None:
+    out = " ".join(lastword("--help").out.split())
+    for code, meaning in exits.MEANING.items():
+        assert f"{code}: {meaning}" in out
+
+
+@pytest.mark.requirement("console:exits:documented")
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [("completed", 0), ("merged", 0), ("incomplete", 3), ("failed", 1), ("dead", 1), ("cancelled", 1), (None, 5)],
+)
+def test_an_outcome_has_its_exit_code(outcome: str | None, code: int) -> None:
+    assert exits.of_outcome(outcome) == code
+
+
+@pytest.mark.requirement("console:exits:wrong-setting")
+def test_a_wrong_setting_ends_with_2_and_names_it(lastword: Lastword, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LASTWORD_TURNS__MAX_CALLS", "none")
+    ran = lastword("settings")
+    assert ran.code == exits.USAGE
+    assert "turns.max_calls = 'none' (environment LASTWORD_TURNS__MAX_CALLS)" in ran.err
+
+
+def test_an_unknown_command_ends_with_2(lastword: Lastword) -> None:
+    assert lastword("dance").code == exits.USAGE
+
+
+@pytest.mark.requirement("console:exits:unreachable")
+@pytest.mark.usefixtures("provider")
+@pytest.mark.parametrize("command", ["submit hello", "turns show turn_00" + "0" * 20, "deliveries list"])
+def test_a_redis_that_is_away_ends_with_4(
+    lastword: Lastword, monkeypatch: pytest.MonkeyPatch, unused_port: int, command: str
+) -> None:
+    monkeypatch.setenv("LASTWORD_REDIS_URL", f"redis://127.0.0.1:{unused_port}/0")
+    monkeypatch.setattr("worker.store.inbox._PATIENCE_S", 0.1)
+    ran = lastword(*command.split())
+    assert ran.code == exits.UNREACHABLE
+    assert "Redis" in ran.err
+
+
+def test_the_version_is_that_of_the_package(lastword: Lastword) -> None:
+    assert lastword("version").out.strip() == version("lastword")
+
+
+def test_settings_are_listed_for_people_and_for_programs(lastword: Lastword) -> None:
+    rows = json.loads(lastword("settings", "--json").out)
+    assert {"name": "turns.max_calls", "value": 100, "unit": "calls", "source": "default"} in rows
+    listing = lastword("settings").out
+    assert re.search(r"turns\.max_calls +100 +calls +default", listing)
+
+
+def test_the_schema_is_printed(lastword: Lastword) -> None:
+    assert json.loads(lastword("settings", "--schema").out)["additionalProperties"] is False
+
+
+@pytest.mark.requirement("console:decode:one-object-a-line")
+@pytest.mark.parametrize("chunk", [None, 1, 7])
+def test_decode_prints_one_object_a_file_however_it_is_cut(
+    lastword: Lastword, tmp_path: Path, chunk: int | None
+) -> None:
+    whole, cut = tmp_path / "whole.sse", tmp_path / "cut.sse"
+    whole.write_bytes(STREAM)
+    cut.write_bytes(STREAM[:70])
+    ran = lastword("decode", "--wire", "chat", *(["--chunk", str(chunk)] if chunk else []), str(whole), str(cut))
+    first, second = map(json.loads, ran.out.splitlines())
+    assert ran.code == exits.OK
+    assert (first["file"], first["text"], first["complete"]) == (str(whole), "Hello", True)
+    assert (second["file"], second["text"], second["complete"]) == (str(cut), "Hel", False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["no/such.sse"], "No such file"),
+        (["--wire", "morse", "x"], "'morse' is not known: use chat"),
+    ],
+)
+def test_decode_names_what_it_cannot_read(lastword: Lastword, arguments: list[str], words: str) -> None:
+    ran = lastword("decode", *arguments)
+    assert ran.code == exits.USAGE
+    assert words in ran.err

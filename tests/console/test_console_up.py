@@ -1,0 +1,185 @@
+"""`lastword up` with stand-in workers: modules that write down what happens to them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from channels.console.up import PROCESSES
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 20.0
+
+WORKER = """
+import os, signal, sys
+import redis
+
+name, manner = sys.argv[1:]
+client = redis.Redis.from_url(os.environ["LASTWORD_REDIS_URL"])
+print("ready", name, os.environ["LASTWORD_REDIS_URL"], flush=True)
+
+def stop(*_):
+    if manner == "stubborn":
+        print("ignores", name, flush=True)
+        return
+    client.set(f"drained:{name}", 1)  # the server must still be there
+    print("drained", name, flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGINT, lambda *_: print("interrupted", name, flush=True))
+if manner == "dies":
+    sys.exit(7)
+while True:
+    signal.pause()
+"""
+
+RUN = """
+import json, sys
+from pathlib import Path
+from channels.console.up import run_up
+from channels.settings import Settings
+
+settings = Settings.model_validate(json.loads(sys.argv[1]))
+sys.exit(run_up(settings, json.loads(sys.argv[2])))
+"""
+
+
+class Up:
+    """One `up` in a process of its own, and the lines that it has printed."""
+
+    def __init__(self, folder: Path, manners: dict[str, str], settings: str) -> None:
+        (folder / "worker_double.py").write_text(WORKER, encoding="utf-8")
+        lines = "{" + ", ".join(f'"{name}": "worker_double {name} {manner}"' for name, manner in manners.items()) + "}"
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", "COLUMNS": "300"}
+        self._log = folder / "log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", RUN, settings, lines],
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    @property
+    def printed(self) -> str:
+        return self._log.read_text(encoding="utf-8")
+
+    def wait_for(self, *words: str) -> None:
+        self._wait(lambda: all(word in self.printed for word in words), f"{words} to be printed")
+
+    def wait_for_end(self) -> int:
+        self._wait(lambda: self.process.poll() is not None, "the end of `up`")
+        code = self.process.returncode
+        assert isinstance(code, int)
+        return code
+
+    def url(self) -> str:
+        return next(word for word in self.printed.split() if word.startswith("redis://"))
+
+    def _wait(self, fits: Callable[[], bool], awaited: str) -> None:
+        limit = time.monotonic() + LIMIT_S
+        while not fits():
+            assert time.monotonic() < limit, f"waited {LIMIT_S} s for {awaited}; it printed:\n{self.printed}"
+            time.sleep(0.02)
+
+
+Start = Callable[..., Up]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `up` with stand-in workers: names and manners. `url`: the Redis of the settings."""
+    started: list[Up] = []
+
+    def up(url: str | None = None, **manners: str) -> Up:
+        settings = (
+            f'{{"data_dir": "{tmp_path / "data"}", "redis_url": {f"{chr(34)}{url}{chr(34)}" if url else "null"}}}'
+        )
+        started.append(Up(tmp_path, manners, settings))
+        return started[-1]
+
+    yield up
+    for one in started:
+        if one.process.poll() is None:
+            os.killpg(one.process.pid, signal.SIGKILL)
+            one.process.wait()
+
+
+@pytest.mark.requirement("console:up:procfile")
+def test_up_starts_exactly_the_lines_of_the_procfile() -> None:
+    lines = (ROOT / "Procfile").read_text(encoding="utf-8").splitlines()
+    assert dict(line.split(": ", 1) for line in lines) == PROCESSES
+
+
+@pytest.mark.requirement("console:up:drain-then-stop")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_workers_drain_before_the_server_stops(start: Start, number: signal.Signals) -> None:
+    up = start(one="drains", two="drains")
+    up.wait_for("ready one", "ready two")
+    url = up.url()
+    os.killpg(up.process.pid, number)  # as Ctrl-C in a terminal does
+    assert up.wait_for_end() == 0
+    assert "one | drained one" in up.printed
+    assert "two | drained two" in up.printed
+    assert "interrupted" not in up.printed
+    with redis.Redis.from_url(url) as client, pytest.raises(redis.ConnectionError):
+        client.ping()
+
+
+@pytest.mark.requirement("console:up:death-stops-all")
+def test_one_that_dies_is_named_and_all_are_stopped(start: Start) -> None:
+    up = start(one="drains", two="dies")
+    assert up.wait_for_end() == 1
+    assert "died: two (exit code 7)" in up.printed
+    assert "Traceback" not in up.printed
+
+
+@pytest.mark.requirement("console:up:death-stops-all")
+def test_a_server_that_dies_is_named_and_all_are_stopped(start: Start) -> None:
+    up = start(one="stubborn")
+    up.wait_for("ready one")
+    with redis.Redis.from_url(up.url()) as client:
+        os.kill(client.info("server")["process_id"], signal.SIGKILL)
+    up.wait_for("died: the embedded server")
+    up.wait_for("ignores one")
+    up.process.send_signal(signal.SIGTERM)
+    assert up.wait_for_end() == 1
+    assert "killing one" in up.printed
+
+
+@pytest.mark.requirement("console:up:second-signal-kills")
+def test_a_second_signal_kills_what_does_not_end(start: Start) -> None:
+    up = start(one="drains", two="stubborn")
+    up.wait_for("ready one", "ready two")
+    up.process.send_signal(signal.SIGINT)
+    up.wait_for("drained one", "ignores two")
+    up.process.send_signal(signal.SIGINT)
+    assert up.wait_for_end() == 0
+    assert "killing two, which has not ended" in up.printed
+
+
+def test_no_server_is_started_where_one_is_set(start: Start, real_url: str) -> None:
+    up = start(url=real_url, one="drains")
+    up.wait_for(f"ready one {real_url}")
+    up.process.terminate()
+    assert up.wait_for_end() == 0
+    with redis.Redis.from_url(real_url) as client:
+        assert client.get("drained:one") == b"1"
+
+
+def test_a_second_up_on_the_same_folder_is_refused(start: Start) -> None:
+    first = start(one="drains")
+    first.wait_for("ready one")
+    second = start(two="drains")
+    assert second.wait_for_end() != 0
+    assert "another Lastword command runs its server" in second.printed
+    assert "LASTWORD_DATA_DIR" in second.printed

@@ -1,0 +1,22 @@
+"""`worker.tasks` with a tool that leaves a trace: its idempotency key, a line a run, in the file TOOL_RUNS.
+
+It is not safe to run twice.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from worker.tasks import app
+from worker.tools import BUILT_IN, Arguments
+
+__all__ = ["app"]
+
+
+async def _leave_a_trace(_arguments: Arguments, key: str) -> str:
+    with Path(os.environ["TOOL_RUNS"]).open("a", encoding="utf-8") as runs:
+        runs.write(f"{key}\n")
+    return "noted"
+
+
+BUILT_IN["clock"] = replace(BUILT_IN["clock"], run=_leave_a_trace, retry_safe=False)

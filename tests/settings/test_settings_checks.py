@@ -1,0 +1,189 @@
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from standardwebhooks import Webhook
+
+from channels.settings import DeliverySettings, Settings, SubscriberSettings
+from worker.errors import ConfigurationError
+from worker.settings import AgentSettings, LeaseSettings, ProviderSettings, TurnSettings, WorkerSettings
+from worker.tools import BUILT_IN
+
+URL = "http://127.0.0.1:1/v1"
+
+
+def provider(**fields: Any) -> dict[str, Any]:
+    return {"base_url": URL, "model": "m", **fields}
+
+
+@pytest.mark.requirement("settings:checks:arithmetic")
+def test_a_turn_deadline_below_the_worst_call_is_refused_with_the_sum() -> None:
+    with pytest.raises(ValidationError) as caught:
+        WorkerSettings.model_validate(
+            {"providers": {"main": provider()}, "turns": {"turn_deadline_s": 5000, "resume_backoff_s": 4}}
+        )
+    words = str(caught.value)
+    assert "turns.turn_deadline_s (5000) is shorter than the worst call of providers.main" in words
+    assert "(1 + timeout_resume_retry_budget 2) x 1800" in words
+    assert "+ 2 waits of 5 = 5410" in words
+
+
+def test_a_turn_deadline_that_just_holds_the_worst_call_is_taken() -> None:
+    turns = {"turn_deadline_s": 5410, "resume_backoff_s": 4}
+    settings = WorkerSettings.model_validate({"providers": {"main": provider()}, "turns": turns})
+    assert settings.turns.turn_deadline_s == 5410
+
+
+@pytest.mark.requirement("settings:checks:arithmetic")
+def test_a_lease_must_outlast_four_renewals() -> None:
+    assert LeaseSettings(ttl_s=8, renew_s=2).ttl_s == 8
+    with pytest.raises(ValidationError, match=r"4 x 2\.5 = 10"):
+        LeaseSettings(ttl_s=8, renew_s=2.5)
+
+
+@pytest.mark.requirement("settings:checks:arithmetic")
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"first_token_timeout_s": 1300, "prefill_timeout_s": 1250},
+            r"first_token_timeout_s \(1300\) must not exceed prefill",
+        ),
+        (
+            {"first_token_timeout_s": 1201},
+            r"first_token_timeout_s \(1201\) must not exceed no_progress_timeout_s \(1200\)",
+        ),
+        ({"stall_timeout_s": 1200}, r"stall_timeout_s \(1200\) must be below no_progress_timeout_s \(1200\)"),
+        ({"transport_backoff_s": 31}, r"transport_backoff_s \(31\) must not exceed transport_backoff_max_s \(30\)"),
+    ],
+)
+def test_waits_that_cannot_fire_are_refused(fields: dict[str, float], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        ProviderSettings.model_validate(provider(**fields))
+
+
+@pytest.mark.requirement("settings:checks:arithmetic")
+def test_text_must_outlive_its_delivery() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Settings.model_validate({"turns": {"keep_s": 86400}, "delivery": {"retry_waits_s": [10000, 80000]}})
+    assert "turns.keep_s (86400) is shorter than the longest delivery: 2 retry_waits_s" in str(caught.value)
+    assert "+ 3 attempts of 15 = 108045" in str(caught.value)  # 12000 + 96000 + 45
+
+
+@pytest.mark.requirement("settings:budget:bounds")
+def test_the_resume_budget_goes_from_0_to_10_and_is_2() -> None:
+    assert TurnSettings().timeout_resume_retry_budget == 2
+    assert TurnSettings(timeout_resume_retry_budget=0).timeout_resume_retry_budget == 0
+    assert TurnSettings(timeout_resume_retry_budget=10).timeout_resume_retry_budget == 10
+    for wrong in (-1, 11):
+        with pytest.raises(ValidationError, match="timeout_resume_retry_budget"):
+            TurnSettings(timeout_resume_retry_budget=wrong)
+
+
+def test_an_agent_needs_a_provider_that_exists() -> None:
+    with pytest.raises(
+        ValidationError, match=r"agents\.a\.provider: there is no \[providers\.mian\].*did you mean 'main'"
+    ):
+        WorkerSettings.model_validate({"providers": {"main": provider()}, "agents": {"a": {"provider": "mian"}}})
+
+
+def test_an_agent_needs_a_model() -> None:
+    with pytest.raises(ValidationError, match=r"set agents\.a\.model or providers\.main\.model"):
+        WorkerSettings.model_validate({"providers": {"main": {"base_url": URL}}, "agents": {"a": {}}})
+
+
+def test_an_agent_may_only_name_tools_that_exist() -> None:
+    with pytest.raises(ValidationError, match="'clock'"):
+        AgentSettings.model_validate({"tools": ["hammer"]})
+
+
+def test_the_settings_know_exactly_the_built_in_tools() -> None:
+    assert AgentSettings.model_validate({"tools": list(BUILT_IN)}).tools == tuple(BUILT_IN)
+    for name in ("clock",):  # each name that ToolName allows
+        assert name in BUILT_IN
+
+
+def test_an_agent_that_is_not_known_is_told_the_nearest() -> None:
+    settings = WorkerSettings.model_validate({"providers": {"main": provider()}, "agents": {"clerk": {}}})
+    with pytest.raises(ConfigurationError, match="did you mean 'clerk'"):
+        settings.agent("clerc")
+
+
+@pytest.mark.parametrize("name", ["Main", "1a", "a__b", "a b", "", "a-", "x" * 61])
+def test_a_name_that_no_variable_can_spell_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError):
+        WorkerSettings.model_validate({"providers": {name: provider()}})
+
+
+@pytest.mark.parametrize(
+    "url", ["", "ftp://h", "http://", "h:80", "http://h?x=1", "http://h#x", "http://u@h", "http://h:x"]
+)
+def test_a_base_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ValidationError, match="it must"):
+        ProviderSettings.model_validate({"base_url": url})
+
+
+@pytest.mark.parametrize("url", ["localhost:6379", "http://h", "redis://", "redis://h:port", "unix:///tmp/s"])
+def test_a_redis_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ValidationError, match="it must look like redis://"):
+        WorkerSettings.model_validate({"redis_url": url})
+
+
+@pytest.mark.parametrize("headers", [{"a b": "x"}, {"Host": "x"}, {"X": "a\r\nb"}, {"X": "ä"}, {"": "x"}])
+def test_a_header_that_would_break_a_request_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="header"):
+        ProviderSettings.model_validate(provider(headers=headers))
+
+
+def test_a_receiver_cannot_be_given_a_forged_signature() -> None:
+    with pytest.raises(ValidationError, match="Webhook-Id is set by the signature"):
+        SubscriberSettings.model_validate({"url": URL, "headers": {"Webhook-Id": "x"}})
+
+
+def test_the_broker_is_the_redis_unless_it_is_set() -> None:
+    assert WorkerSettings(redis_url="redis://h/0").broker() == "redis://h/0"
+    assert WorkerSettings(redis_url="redis://h/0", broker_url="amqp://b").broker() == "amqp://b"
+    with pytest.raises(ConfigurationError, match="set LASTWORD_REDIS_URL"):
+        WorkerSettings().redis()
+
+
+def test_a_destination_is_a_subscriber_or_a_url() -> None:
+    settings = Settings.model_validate({"subscribers": {"ops": {"url": "http://127.0.0.1/ops"}}})
+    assert settings.subscriber("ops").url == "http://127.0.0.1/ops"
+    assert settings.subscriber("https://example.com/x").url == "https://example.com/x"
+    with pytest.raises(ConfigurationError, match="did you mean 'ops'"):
+        settings.subscriber("opps")
+    with pytest.raises(ConfigurationError, match="destination"):
+        settings.subscriber("gopher://x")
+
+
+@pytest.mark.requirement("settings:secrets:signing")
+def test_a_signing_secret_is_generated_once_for_its_owner_alone(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data")
+    subscriber = settings.subscriber("http://127.0.0.1/x")
+    secret = settings.signing_secret(subscriber)
+    assert settings.signing_secret(subscriber) == secret
+    Webhook(secret)  # an independent library takes it
+    [file] = (tmp_path / "data").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.requirement("settings:secrets:signing")
+def test_a_subscribers_own_secret_comes_before_the_common_one(tmp_path: Path) -> None:
+    own, common = ("whsec_" + letter * 32 for letter in "ab")
+    settings = Settings.model_validate(
+        {
+            "data_dir": tmp_path,
+            "delivery": {"secret": common},
+            "subscribers": {"one": {"url": URL, "secret": own}, "two": {"url": URL}},
+        }
+    )
+    assert settings.signing_secret(settings.subscriber("one")) == own
+    assert settings.signing_secret(settings.subscriber("two")) == common
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_wait_after_the_last_attempt_is_no_part_of_a_delivery() -> None:
+    assert DeliverySettings(retry_waits_s=(), timeout_s=3).longest_s == 3

@@ -1,0 +1,115 @@
+"""A turn in a process that shuts down."""
+
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+from support.playbook import Playbook
+from support.turns import completed, discarded, play, text, tool_call
+
+from worker.turn.commands import NO_USAGE, CloseCall, DiscardCall, Failure, HandOff, OpenCall, Seal, StageText
+from worker.turn.events import Begin, Died, Drain, NotAnswered, Tick, ToolFinished
+from worker.turn.states import State
+
+
+def begun(**changes: Any) -> Playbook:
+    scene = play(**changes).given(Begin())
+    scene.take()
+    return scene
+
+
+def sealed(code: str, category: str) -> Seal:
+    return Seal("failed", None, Failure(category, code, ANY), ANY)  # type: ignore[arg-type]
+
+
+@pytest.mark.requirement("turn:drain:handoff")
+def test_an_open_call_is_discarded_and_handed_off_at_once() -> None:
+    scene = begun()
+    scene.given(text(1, 1, "Due ")).expect(ANY)
+    scene.given(Drain()).expect(CloseCall(), DiscardCall(1, 1, "drain", 4, discarded(1)), HandOff())
+    assert (scene.machine.state, scene.machine.deadline()) == (State.HANDED_OFF, None)
+
+
+@pytest.mark.requirement("turn:drain:handoff")
+def test_a_call_that_has_said_nothing_is_handed_off_with_its_discard_all_the_same() -> None:
+    begun().given(Drain()).expect(CloseCall(), DiscardCall(1, 1, "drain", 0, discarded(1)), HandOff())
+
+
+@pytest.mark.requirement("turn:drain:handoff")
+def test_a_turn_that_has_not_begun_is_handed_off_untouched() -> None:
+    play().given(Drain()).expect(HandOff())
+
+
+@pytest.mark.requirement("turn:drain:handoff")
+def test_a_call_between_two_attempts_is_handed_off_without_spending_the_budget() -> None:
+    scene = begun(resume_backoff_s=2)
+    scene.given(Died(1, 1, "reset", "")).expect(CloseCall(), DiscardCall(1, 1, "reset", 0, discarded(1)), ANY)
+    scene.given(Drain()).expect(HandOff())
+
+
+@pytest.mark.requirement("turn:drain:handoff")
+def test_a_request_between_two_tries_is_discarded_and_handed_off() -> None:
+    scene = begun()
+    scene.given(NotAnswered(1, 1, 503, True, "http_503", "Busy.")).expect()
+    scene.given(Drain()).expect(CloseCall(), DiscardCall(1, 1, "drain", 0, discarded(1)), HandOff())
+
+
+@pytest.mark.requirement("turn:drain:tools-finish")
+def test_running_tools_finish_and_the_turn_is_handed_off_instead_of_the_next_call() -> None:
+    scene = begun()
+    scene.given(completed(1, 1, "tool_calls", tool_call(), tool_call(id="t2"))).expect(ANY, ANY)
+    scene.ignores(Drain(), Drain())
+    scene.given(ToolFinished(1, 0, "12:00")).expect(ANY)
+    scene.given(ToolFinished(1, 1, "12:01")).expect(ANY, HandOff())
+
+
+@pytest.mark.requirement("turn:drain:fail")
+def test_where_drains_fail_turns_a_healthy_stream_may_finish() -> None:
+    scene = begun(on_drain="fail")
+    scene.ignores(Drain())
+    scene.given(text(1, 1, "Due Friday.")).expect(StageText("Due Friday."))
+    scene.given(completed(1, 1)).expect(ANY, Seal("completed", None, None, NO_USAGE))
+
+
+@pytest.mark.requirement("turn:drain:fail")
+def test_where_drains_fail_turns_tools_and_the_next_call_go_on() -> None:
+    scene = play(on_drain="fail")
+    scene.ignores(Drain())
+    scene.given(Begin()).expect(ANY)
+    scene.given(completed(1, 1, "tool_calls", tool_call())).expect(ANY, ANY)
+    scene.ignores(Drain())
+    scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, OpenCall(2, 1, 0, is_new_call=True, request=ANY))
+    scene.given(Died(2, 1, "reset", "")).expect(CloseCall(), ANY, sealed("reset", "stream_failure"))
+
+
+@pytest.mark.requirement("turn:drain:fail")
+def test_where_drains_fail_turns_a_call_that_times_out_is_discarded_and_fails_at_once() -> None:
+    scene = begun(on_drain="fail")
+    scene.at(1).given(text(1, 1, "Due ")).expect(ANY)
+    scene.ignores(Drain())
+    scene.at(46).given(Tick()).expect(
+        CloseCall(), DiscardCall(1, 1, "stall", 4, NO_USAGE), sealed("stall_timeout", "timeout")
+    )
+    assert 'turns.on_drain = "fail"' in scene.commands[-1].failure.message
+
+
+@pytest.mark.requirement("turn:drain:fail")
+def test_where_drains_fail_turns_a_call_that_waits_for_its_next_try_fails_of_what_it_had_died_of() -> None:
+    scene = begun(on_drain="fail", resume_backoff_s=2)
+    scene.given(Died(1, 1, "reset", "")).expect(CloseCall(), ANY, ANY)
+    scene.given(Drain()).expect(sealed("reset", "stream_failure"))
+
+    scene = begun(on_drain="fail")
+    scene.given(NotAnswered(1, 1, 503, True, "http_503", "Busy.")).expect()
+    scene.given(Drain()).expect(
+        CloseCall(), DiscardCall(1, 1, "drain", 0, NO_USAGE), sealed("http_503", "provider_failure")
+    )
+
+
+@pytest.mark.requirement("turn:drain:fail")
+def test_where_drains_fail_turns_a_request_without_an_answer_is_not_sent_again() -> None:
+    scene = begun(on_drain="fail")
+    scene.ignores(Drain())
+    scene.given(NotAnswered(1, 1, 503, True, "http_503", "Busy.")).expect(
+        CloseCall(), DiscardCall(1, 1, "not_answered", 0, NO_USAGE), sealed("http_503", "provider_failure")
+    )

@@ -1,0 +1,94 @@
+"""The command port of the worker: how everything outside asks for a turn.
+
+What belongs here: checking what was asked, and the durable inbox first. What must not be known here: channels, Celery.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import redis.asyncio
+
+from worker import ids
+from worker.errors import ConfigurationError
+from worker.observability import warn
+from worker.settings import WorkerSettings
+from worker.store import inbox
+from worker.store.inbox import Submitted
+
+MAX_PROMPT_BYTES = 1_000_000
+MAX_LABELS = 32
+MAX_LABEL_CHARACTERS = 200
+MAX_KEY_CHARACTERS = 200
+_LABEL = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+
+
+async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
+    settings: WorkerSettings,
+    client: redis.asyncio.Redis,
+    *,
+    prompt: str,
+    source: str,
+    wake: Callable[[str], None],
+    agent: str = "default",
+    session: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    destinations: Sequence[str] = (),
+    idempotency_key: str | None = None,
+    watch_s: float = 0,
+) -> Submitted:
+    """Make a turn durable, then wake a turns process with `wake(session)`.
+
+    `destinations`: names or URLs that the channels understand. `watch_s`: seconds for which live readers are
+    expected from the start. Submitting again with the same `idempotency_key` gives the same turn. Raises
+    `ConfigurationError` for bad input and `inbox.IdempotencyConflict` for a key that stands for another message.
+    """
+    session = ids.new_session() if session is None else session
+    labels = dict(labels or {})
+    _check(settings, prompt=prompt, agent=agent, session=session, labels=labels, key=idempotency_key)
+    partition = ids.partition_of_session(session, settings.partitions)
+    submitted = await inbox.submit(
+        client,
+        inbox.NewTurn(
+            turn=ids.new_turn(partition),
+            session=session,
+            message=prompt,
+            agent=agent,
+            source=source,
+            labels=labels,
+            destinations=tuple(destinations),
+            idempotency_key=idempotency_key,
+            deadline_s=settings.turns.turn_deadline_s,
+            watch_s=watch_s,
+        ),
+        settings.partitions,
+    )
+    try:
+        wake(submitted.session)
+    except Exception as error:  # noqa: BLE001 - whatever the broker says: the message is durable, the sweeper finds it
+        warn("wake_up_not_sent", turn=submitted.turn, error=type(error).__name__)
+    return submitted
+
+
+def _check(  # noqa: PLR0913 - see submit
+    settings: WorkerSettings, *, prompt: str, agent: str, session: str, labels: Mapping[str, str], key: str | None
+) -> None:
+    size = len(prompt.encode("utf-8", "surrogatepass"))
+    if not prompt.strip():
+        raise ConfigurationError("prompt is empty: give the message that the agent should answer")
+    if size > MAX_PROMPT_BYTES:
+        raise ConfigurationError(f"prompt has {size} bytes: at most {MAX_PROMPT_BYTES} are taken; shorten it")
+    settings.agent(agent)
+    if not ids.is_session(session):
+        rule = "use 1 to 200 printable characters without spaces or any of {}*?[]\\"
+        raise ConfigurationError(f"session {session[:80]!r} is no session id: {rule}")
+    if len(labels) > MAX_LABELS:
+        raise ConfigurationError(f"labels: {len(labels)} given, at most {MAX_LABELS} are taken")
+    for name, value in labels.items():
+        if not _LABEL.fullmatch(name):
+            raise ConfigurationError(f"label name {name[:80]!r}: use 1 to 64 of the characters A-Z a-z 0-9 _ . : / -")
+        if len(value) > MAX_LABEL_CHARACTERS:
+            raise ConfigurationError(
+                f"label {name}: its value has {len(value)} characters, at most {MAX_LABEL_CHARACTERS} are taken"
+            )
+    if key is not None and not 1 <= len(key) <= MAX_KEY_CHARACTERS:
+        raise ConfigurationError(f"idempotency_key has {len(key)} characters: use 1 to {MAX_KEY_CHARACTERS}")

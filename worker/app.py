@@ -1,0 +1,98 @@
+"""The Celery instance: how wake-ups travel.
+
+What belongs here: Celery's settings, each with its reason, and the sending of a wake-up. What must not be known here:
+what a turn is. A message says only that there may be work in a session; Redis holds what is to do. So tasks acknowledge
+early, and a lost or doubled message does no harm.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from kombu import Exchange, Queue
+from kombu.connection import Connection
+
+if TYPE_CHECKING:
+    from worker.settings import WorkerSettings
+
+RUN_TURN = "worker.run_turn"
+DELIVER = "channels.deliver"
+TURNS_QUEUE = "turns"
+DELIVERY_QUEUE = "delivery"
+
+
+def make_app(settings: "WorkerSettings", *, concurrency: int) -> Celery:
+    """A Celery app on the broker of `settings`. `concurrency`: tasks that run at once in one process."""
+    _survive_a_lost_broker()
+    app = Celery("lastword", broker=settings.broker(), set_as_current=False)
+    app.conf.update(
+        task_ignore_result=True,
+        result_backend=None,
+        task_serializer="json",
+        accept_content=["json"],
+        task_queues=[
+            Queue(name, Exchange(name, type="direct"), routing_key=name) for name in (TURNS_QUEUE, DELIVERY_QUEUE)
+        ],
+        task_default_queue=TURNS_QUEUE,
+        task_create_missing_queues=False,
+        task_routes={RUN_TURN: {"queue": TURNS_QUEUE}, DELIVER: {"queue": DELIVERY_QUEUE}},
+        # A late acknowledgement runs a task twice after every blip of the broker; the lease does its work better.
+        task_acks_late=False,
+        # A message that waits in a process's memory is lost with it.
+        worker_prefetch_multiplier=1,
+        worker_disable_prefetch=True,
+        worker_pool="threads",
+        worker_concurrency=concurrency,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_send_task_events=False,
+        # Long streams on this process must outlive a lost broker connection; nothing is acknowledged late.
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options=_transport_options(settings.broker()),
+    )
+    return app
+
+
+def wake_session(app: Celery, session: str) -> None:
+    """Tell the turns processes that a session may have work. Loss is harmless: the due set knows it too."""
+    app.send_task(RUN_TURN, args=[session], queue=TURNS_QUEUE, retry=False)
+
+
+def wake_delivery(app: Celery) -> None:
+    """Tell the delivery processes that a delivery may be due. Loss is harmless: the outbox knows it too."""
+    app.send_task(DELIVER, queue=DELIVERY_QUEUE, retry=False)
+
+
+def _transport_options(broker: str) -> dict[str, Any]:
+    if not broker.startswith(("redis", "rediss", "unix", "sentinel")):
+        return {"confirm_publish": True}
+    return {
+        "visibility_timeout": 600,
+        "max_connections": 1000,
+        # The client's own default of 5 s would cut the broker's blocking reads.
+        "socket_timeout": 30,
+        "socket_connect_timeout": 5,
+        "socket_keepalive": True,
+        "health_check_interval": 25,
+    }
+
+
+def _survive_a_lost_broker() -> None:
+    """Let a worker reconnect when the broker goes away while a message is unacknowledged.
+
+    Celery 5.7.0 closes a channel a second time after its transport was torn down, and kombu's restore of unacknowledged
+    messages then fails with an AttributeError that ends the worker. Skipping that second close is enough.
+    """
+    close = Connection.maybe_close_channel
+    if getattr(close, "is_safe_after_collect", False):
+        return
+
+    def maybe_close_channel(self: Connection, channel: Any) -> Any:
+        connection = getattr(channel, "connection", None)
+        if connection is not None and getattr(connection, "client", True) is None:
+            return None
+        return close(self, channel)
+
+    maybe_close_channel.is_safe_after_collect = True  # type: ignore[attr-defined]
+    Connection.maybe_close_channel = maybe_close_channel  # type: ignore[method-assign]

@@ -1,0 +1,82 @@
+"""A body that is no event stream, and error lines that stand outside the events of one.
+
+What belongs here: how lines that no event-stream field begins are read. What must not be known here: wire formats,
+HTTP. A gateway answers so with status 200: an HTML page, a JSON document, a sentence.
+"""
+
+from worker.codecs.events import Failed
+from worker.codecs.provider_errors import failure_of
+from worker.codecs.sse import SseUnknownLine
+from worker.codecs.wirejson import parse
+
+_BODY_BYTES = 64 * 1024
+_EXCERPT_CHARS = 200
+_CUT_FIELDS = (b"data", b"event", b"id", b"retry", b"error", b"\xef\xbb\xbf")
+
+
+class ForeignLines:
+    """Reads the unknown lines of one stream. `raw_error`: the error object that they held."""
+
+    def __init__(self) -> None:
+        self.raw_error: object = None
+        self._body: list[bytes] | None = []
+        self._body_bytes = 0
+
+    def saw_stream(self) -> None:
+        """A field, a comment or an event came: the body is an event stream after all."""
+        self._body = None
+
+    def take(self, item: SseUnknownLine) -> Failed | None:
+        """The failure that the line alone tells, if any."""
+        line = item.line.strip()
+        field, colon, value = line.partition(b":")
+        if field == b"error" and colon:
+            return self._error_field(value.strip(), whole=item.whole)
+        if line.startswith(b"{") and (failure := self._error_document(line)):
+            return failure
+        if not line or self._body is None or (not item.whole and any(name.startswith(line) for name in _CUT_FIELDS)):
+            return None
+        self._body.append(line)
+        self._body_bytes += len(line) + 1
+        return _not_a_stream(line) if line.startswith(b"<") or self._body_bytes > _BODY_BYTES else None
+
+    def end(self) -> Failed | None:
+        """The failure that the body as a whole tells, once the stream is over."""
+        if not self._body:
+            return None
+        body = b"\n".join(self._body)
+        return self._error_document(body) or _not_a_stream(body)
+
+    def _error_field(self, value: bytes, *, whole: bool) -> Failed | None:
+        try:
+            error, _ = parse(value)
+        except ValueError:
+            if not whole:
+                return None
+            error = value.decode("utf-8", "replace")
+        around = error if isinstance(error, dict) else {}
+        self.raw_error = around.get("error") or error
+        return failure_of(self.raw_error, around)
+
+    def _error_document(self, body: bytes) -> Failed | None:
+        try:
+            document, _ = parse(body)
+        except ValueError:
+            return None
+        error = error_in(document)
+        if not error:
+            return None
+        self.raw_error = error
+        return failure_of(error, document if isinstance(document, dict) else None)
+
+
+def error_in(document: object) -> object:
+    """The error that a JSON document holds or is, or None."""
+    if not isinstance(document, dict):
+        return None
+    return document.get("error") or (document if document.get("object") == "error" else None)
+
+
+def _not_a_stream(body: bytes) -> Failed:
+    excerpt = body[: 4 * _EXCERPT_CHARS].decode("utf-8", "replace")[:_EXCERPT_CHARS]
+    return Failed("refused", f"the answer is not an event stream; it begins: {excerpt}", "not_a_stream")

@@ -1,0 +1,60 @@
+"""What a call asks of a model, in words that no wire format owns.
+
+What belongs here: the request and its parts. What must not be known here: wire formats, HTTP, turns.
+"""
+
+from dataclasses import dataclass, field
+
+from worker.codecs.events import ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class UserMessage:
+    """What a person (or a job) wrote."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantMessage:
+    """What a completed call answered: its text and the tool calls it asked for."""
+
+    text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMessage:
+    """The result of one tool call, as the model reads it."""
+
+    tool_call_id: str
+    name: str
+    text: str
+
+
+Message = UserMessage | AssistantMessage | ToolMessage
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as it is offered to the model. `parameters` is a JSON Schema object."""
+
+    name: str
+    description: str
+    parameters: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call's question. Reissued unchanged when an attempt dies.
+
+    `max_tokens`: tokens. `extra_body` is merged over the encoded body, key by key.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    instructions: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None
+    extra_body: dict[str, object] = field(default_factory=dict)

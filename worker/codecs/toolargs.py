@@ -1,0 +1,116 @@
+"""Tool calls from their pieces.
+
+What belongs here: to which call a piece belongs, and when arguments are whole. What must not be known here: wire
+formats, tools, turns. Pieces are joined once, at the end, so the work is linear in their length.
+"""
+
+import hashlib
+import json
+
+from worker.codecs.events import ToolCall
+from worker.codecs.wirejson import well_formed
+
+
+class _Call:
+    __slots__ = ("call_id", "index", "length", "name", "pieces")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.call_id: str | None = None
+        self.name: str | None = None
+        self.pieces: list[str] = []
+        self.length = 0
+
+    def add(self, piece: str) -> int:
+        """Take `piece` unless it repeats whole arguments; the characters that were added."""
+        if len(piece) == self.length and piece.startswith("{") and self._is_whole_and_equals(piece):
+            return 0
+        self.pieces.append(piece)
+        self.length += len(piece)
+        return len(piece)
+
+    def _is_whole_and_equals(self, piece: str) -> bool:
+        joined = "".join(self.pieces)
+        self.pieces = [joined]
+        return joined == piece and parse_arguments(joined) is not None
+
+
+class ToolCallPieces:
+    """The tool calls of one answer, as they come.
+
+    A piece names its call by index, by id, by both or by neither. Ids and names may be repeated and are never joined.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        """Characters of arguments so far."""
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        self._by_id: dict[str, _Call] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, index: int | None, call_id: str | None, name: str | None, arguments: str) -> int:
+        """Take one piece; the index of the call it belongs to."""
+        call = self._find(index, call_id, name)
+        if call is None:
+            call = _Call(len(self._calls) if index is None else index)
+            self._calls.append(call)
+            self._by_index[call.index] = call
+        if call_id and call.call_id is None:
+            call.call_id = call_id
+            self._by_id[call_id] = call
+        if name and call.name is None:
+            call.name = name
+        if arguments:
+            self.size += call.add(arguments)
+        return call.index
+
+    def _find(self, index: int | None, call_id: str | None, name: str | None) -> _Call | None:
+        if index is None:
+            found = self._by_id.get(call_id) if call_id else None
+        else:
+            found = self._by_index.get(index)
+            if found and call_id and found.call_id not in (None, call_id):
+                # Some servers give every call the index 0: then the id tells them apart.
+                found = self._by_id.get(call_id)
+                return found if found and found.index == index else None
+        if found is None and not call_id and not name and self._calls:
+            return self._calls[-1]
+        return found
+
+    def calls(self, answer_id: str) -> tuple[ToolCall, ...]:
+        """The calls as far as they have come, by index. `answer_id` seeds the ids that the peer left out."""
+        ordered = sorted(self._calls, key=lambda call: call.index)
+        return tuple(_finished(call, position, answer_id) for position, call in enumerate(ordered))
+
+
+def parse_arguments(text: str) -> dict[str, object] | None:
+    """The object that `text` is, or None when it is not whole JSON or no object. Empty text and `null` are `{}`."""
+    if not text.strip():
+        return {}
+    try:
+        # Not orjson: it turns integers beyond 64 bits into floats, and these are the arguments of an action.
+        value = json.loads(text, parse_constant=_refuse_constant)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) else None
+
+
+def _finished(call: _Call, position: int, answer_id: str) -> ToolCall:
+    arguments = well_formed("".join(call.pieces))
+    call_id = call.call_id or _made_up_id(answer_id, position)
+    return ToolCall(well_formed(call_id), well_formed(call.name or ""), arguments, parse_arguments(arguments))
+
+
+def _made_up_id(answer_id: str, position: int) -> str:
+    """The same for the same bytes, and another one in another answer."""
+    return "call_" + hashlib.sha256(f"{answer_id}/{position}".encode()).hexdigest()[:16]
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON")

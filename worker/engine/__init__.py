@@ -1,0 +1,1 @@
+"""The only part of a turn that does IO."""

@@ -1,0 +1,263 @@
+"""The driver of one turn: reads events, asks the machine, performs its commands in order.
+
+What belongs here: performing commands. What must not be known here: what to do next (the machine decides), how text is
+stored (the accumulator's), how bytes are read (`stream`).
+
+Events wait in one queue with the time they arrived, so a store that is slow to answer never makes a living stream look
+dead. The timer is armed lazily: a new deadline costs nothing unless it is nearer than the one that is armed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from worker.codecs.events import ToolCall
+from worker.codecs.messages import Request
+from worker.errors import Fenced, StoreError
+from worker.ids import correlation_of
+from worker.observability import info, warn
+from worker.store.accumulator import ExecutionOutputAccumulator
+from worker.store.lease import Grant
+from worker.tools import Tool, run_tool
+from worker.turn import commands as c
+from worker.turn import outputs
+from worker.turn.events import Begin, Drain, Event, Tick, ToolFinished
+from worker.turn.facts import Committed, ToolEnded
+from worker.turn.machine import TurnMachine
+
+Attempt = Callable[[Request, int, int], AsyncIterator[list[Event]]]
+"""Sends a request for (call, attempt) and gives what comes of it; closing it drops the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The tools offered to the model, and how long one may take, in seconds."""
+
+    tools: Mapping[str, Tool]
+    timeout_s: float
+
+
+class TurnDriver:
+    """Drives one claimed turn to its seal, to a hand-off, or to the loss of its lease.
+
+    `is_valid`: whether the lease is surely still ours. Raises `Fenced` or `Rewound` from the store.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the joints of a turn, each named
+        self,
+        grant: Grant,
+        machine: TurnMachine,
+        accumulator: ExecutionOutputAccumulator,
+        attempt: Attempt,
+        toolbox: Toolbox,
+        is_valid: Callable[[], bool],
+    ) -> None:
+        self._grant = grant
+        self._machine = machine
+        self._accumulator = accumulator
+        self._attempt = attempt
+        self._toolbox = toolbox
+        self._is_valid = is_valid
+        self._queue: asyncio.Queue[tuple[float, Event]] = asyncio.Queue()
+        self._timer: asyncio.TimerHandle | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._renewal = asyncio.Event()
+        self._ended = False
+        self._lost = False
+        self._call_opened = 0.0
+
+    # What the heartbeat and the process tell; all on the event loop.
+
+    def renewed(self, *, watched: bool) -> None:
+        """The lease was renewed; whether a reader watches the turn."""
+        self._accumulator.watched = watched
+        self._renewal.set()
+
+    def lost(self) -> None:
+        """Another driver owns the turn: stop, and change nothing more."""
+        self._lost = True
+        self._renewal.set()
+        self._tell(Tick())
+
+    def drain(self) -> None:
+        """This process is shutting down."""
+        self._tell(Drain())
+
+    async def run(self) -> None:
+        """Drive the turn until it ends here."""
+        failure: StoreError | None = None
+        async with asyncio.TaskGroup() as self._group:
+            try:
+                self._tell(Begin())
+                while not self._ended:
+                    await self._handle_next()
+            except StoreError as error:
+                failure = error
+            finally:
+                self._cancel_timer()
+                for task in self._tasks:
+                    task.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _handle_next(self) -> None:
+        arrived, event = await self._queue.get()
+        if self._lost:
+            raise Fenced(self._grant.turn)
+        if isinstance(event, Tick):
+            if not self._queue.empty():  # what has arrived is older than this look at the clock
+                self._queue.put_nowait((arrived, event))
+                return
+            arrived = monotonic()
+        for command in self._machine.handle(event, arrived):
+            await self._perform(command)
+        self._arm_timer()
+
+    def _tell(self, event: Event) -> None:
+        self._queue.put_nowait((monotonic(), event))
+
+    # The timer.
+
+    def _arm_timer(self) -> None:
+        deadline = self._machine.deadline()
+        if deadline is None or self._ended:
+            return
+        loop = asyncio.get_running_loop()
+        when = loop.time() + (deadline - monotonic())
+        if self._timer is None or self._timer.when() > when:
+            self._cancel_timer()
+            self._timer = loop.call_at(when, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        deadline = self._machine.deadline()
+        if deadline is not None and deadline <= monotonic():
+            self._tell(Tick())
+        else:
+            self._arm_timer()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # The commands, one at a time and in order.
+
+    async def _perform(self, command: c.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
+        match command:
+            case c.StageText(text):
+                self._accumulator.stage_text(text)
+            case c.StageThinking(text):
+                self._accumulator.stage_thinking(text)
+            case c.OpenCall(call, attempt, resumes_spent, is_new_call, request):
+                await self._accumulator.open_call(call, attempt, resumes_spent, is_new_call)
+                await self._read(request, call, attempt)
+            case c.ReopenCall(call, attempt, request):
+                await self._read(request, call, attempt)
+            case c.CloseCall():
+                if self._reader is not None:
+                    self._reader.cancel()
+            case c.CommitCall():
+                await self._commit(command)
+            case c.DiscardCall(call, attempt, _, _, totals):
+                await self._accumulator.discard(call, attempt, totals, outputs.of_discard(command))
+            case c.RunTools(call, tool_calls):
+                for index, tool_call in tool_calls:
+                    await self._start_tool(call, index, tool_call)
+            case c.RecordToolResult(call, index, tool_call, result, failure):
+                fact = ToolEnded(call, index, result, failure)
+                await self._accumulator.tool_end(fact, outputs.of_tool_result(command))
+            case c.Seal():
+                await self._seal(command)
+            case c.HandOff():
+                await self._accumulator.release()
+                info("turn_handed_off", turn=self._grant.turn)
+                self._ended = True
+            case c.Warn(event, fields):
+                warn(event, turn=self._grant.turn, session=self._grant.session, **dict(fields))
+
+    async def _read(self, request: Request, call: int, attempt: int) -> None:
+        await self._hold_valid()
+        self._call_opened = monotonic()
+        self._reader = self._spawn(self._pump(self._attempt(request, call, attempt)))
+
+    async def _pump(self, events: AsyncIterator[list[Event]]) -> None:
+        async for batch in events:
+            arrived = monotonic()
+            for event in batch:
+                self._queue.put_nowait((arrived, event))
+
+    async def _commit(self, command: c.CommitCall) -> None:
+        fact = Committed(
+            command.call,
+            command.attempt,
+            command.text,
+            command.tool_calls,
+            command.finish_reason,
+            command.usage,
+        )
+        await self._accumulator.commit(fact, command.totals, outputs.of_commit(command))
+        info(
+            "call_completed",
+            turn=self._grant.turn,
+            call=command.call,
+            attempt=command.attempt,
+            finish_reason=command.finish_reason,
+            tool_calls=len(command.tool_calls),
+            characters=len(command.text),
+            input_tokens=command.usage.input_tokens if command.usage else None,
+            output_tokens=command.usage.output_tokens if command.usage else None,
+            took_s=round(monotonic() - self._call_opened, 3),
+        )
+
+    async def _seal(self, command: c.Seal) -> None:
+        correlation = correlation_of(self._grant.turn, self._grant.nonce)
+        failure = command.failure
+        await self._accumulator.seal(
+            command.outcome, command.reason, failure, correlation, command.totals, outputs.of_seal(command, correlation)
+        )
+        info(
+            "turn_sealed",
+            turn=self._grant.turn,
+            session=self._grant.session,
+            outcome=command.outcome,
+            reason=command.reason,
+            code=failure.code if failure else None,
+            correlation_id=correlation if failure else None,
+            discarded_resume_attempts=command.totals.discarded_resume_attempts,
+        )
+        self._ended = True
+
+    # Tools.
+
+    async def _start_tool(self, call: int, index: int, tool_call: ToolCall) -> None:
+        await self._accumulator.tool_start(call, index, outputs.of_tool_start(call, tool_call))
+        await self._hold_valid()
+        self._spawn(self._run_tool(call, index, tool_call))
+
+    async def _run_tool(self, call: int, index: int, tool_call: ToolCall) -> None:
+        key = f"{self._grant.turn}:{call}:{index}"
+        tool = self._toolbox.tools[tool_call.name]
+        result = await run_tool(tool, tool_call.arguments_json or {}, key, self._toolbox.timeout_s)
+        self._tell(ToolFinished(call, index, result.text, result.failure))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _hold_valid(self) -> None:
+        """Wait until the lease is surely ours: a process that slept past it must not act outside the store.
+
+        After an outage of the store nobody has claimed the turn, and the next renewal ends the wait.
+        """
+        while not self._is_valid():
+            self._renewal.clear()
+            if not self._lost:
+                await self._renewal.wait()
+            if self._lost:
+                raise Fenced(self._grant.turn)

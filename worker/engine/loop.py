@@ -1,0 +1,68 @@
+"""One asyncio loop in a thread of its own: what a Celery process of the thread pool runs its coroutines on.
+
+What belongs here: starting the loop, handing coroutines to it, stopping it. What must not be known here: turns.
+"""
+
+import asyncio
+import concurrent.futures
+import sys
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_STOP_LIMIT_S = 10.0
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A uvloop where it installs, else asyncio's own."""
+    if sys.platform != "win32":
+        try:
+            import uvloop  # noqa: PLC0415 - it does not install everywhere
+        except ImportError:
+            pass
+        else:
+            return uvloop.new_event_loop()
+    return asyncio.new_event_loop()
+
+
+class LoopThread:
+    """An event loop that runs in a daemon thread from `start` to `stop`."""
+
+    def __init__(self, name: str = "lastword-loop") -> None:
+        self.loop = new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; coroutines may be handed over from now on."""
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run a coroutine on the loop; the context variables of the caller go with it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for its result."""
+        return self.submit(coroutine).result()
+
+    def stop(self) -> None:
+        """Cancel what still runs, then end the loop and its thread."""
+        if not self._thread.is_alive():
+            return
+        concurrent.futures.wait([self.submit(_cancel_others())], _STOP_LIMIT_S)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_STOP_LIMIT_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,51 @@
+"""What can go wrong in the worker, named by whose fault it is.
+
+    LastwordError
+      ConfigurationError      a setting, a file or an argument is wrong: names the field, the value and the fix
+      LocalProtocolError      our own bug: an event that the state does not allow; nothing was changed
+      StoreError              Redis answered something that no script of ours answers
+        Fenced                another driver owns the turn: this one changes nothing more and says nothing
+        Rewound               the store lost our last steps: drop the state, claim anew, replay the journal
+        TurnSealed            the turn has ended; nothing changes any more
+        StoreFull             Redis is at its maxmemory: nothing was written
+        StoreUnavailable      Redis did not answer in time: what was asked may have been done or not
+
+What belongs here: exception classes that cross a module's border. What must not be known here: any other module.
+Deaths of a provider's stream are not exceptions but values: see `worker.turn.events.Died`.
+"""
+
+
+class LastwordError(Exception):
+    """Everything that Lastword raises on purpose."""
+
+
+class ConfigurationError(LastwordError):
+    """A setting, a file or an argument is wrong. The message names the field, the value and the fix."""
+
+
+class LocalProtocolError(LastwordError):
+    """An event came that the state does not allow. A bug of ours; nothing was changed by it."""
+
+
+class StoreError(LastwordError):
+    """The store refused a step, or answered something that none of our scripts answers."""
+
+
+class Fenced(StoreError):
+    """Another driver owns this turn. The work goes on there."""
+
+
+class Rewound(StoreError):
+    """The store knows fewer steps than were acknowledged (a failover or a lost file tail)."""
+
+
+class TurnSealed(StoreError):
+    """The turn has ended; its text does not change any more."""
+
+
+class StoreFull(StoreError):
+    """Redis is at its maxmemory and takes no new work. Nothing was written."""
+
+
+class StoreUnavailable(StoreError):
+    """Redis did not answer in time. What was asked may have been done or not; asking again does no harm."""

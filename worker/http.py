@@ -1,0 +1,296 @@
+"""The HTTP client, and the one table of what can go wrong with a request.
+
+What belongs here: opening a client, reading the start of a body, naming a failure, `Retry-After`. What must not be
+known here: who sends a request, what is in it, whether it is sent again.
+
+httpx-aiohttp 0.2.0 raises `httpx.ConnectTimeout` both for a refused connection and for a server that hung up on a
+written request. "Not sent" and "perhaps sent" must never be confused, so `classify` goes by the aiohttp exception
+beneath. It says "no" only where no byte of the request can have left; every doubt is "perhaps".
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any, Literal
+
+import aiohttp
+import httpx
+from aiohttp import http_exceptions
+from aiohttp.abc import AbstractResolver
+from httpx_aiohttp import AiohttpTransport
+
+Sent = Literal["no", "perhaps"]
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
+HTTP_FAULTS: tuple[type[Exception], ...] = (httpx.HTTPError, httpx.InvalidURL, aiohttp.ClientError, OSError, ValueError)
+"""What sending a request and reading its answer may raise for a reason outside this program."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpFault:
+    """Why a request got no whole answer.
+
+    `code`: a key of `_MEANINGS` below. `sent`: "no" when the peer cannot have seen the request, else "perhaps".
+    `lasting`: it will fail alike until somebody changes an address, a certificate or a header. `message` is for a
+    person; it names host and port, and never a path, a query, a user name or a header.
+    """
+
+    code: str
+    sent: Sent
+    message: str
+    lasting: bool = False
+
+
+def open_client(
+    *,
+    connect_timeout_s: float,
+    idle_s: float = 5.0,
+    max_connections: int | None = None,
+    resolver: AbstractResolver | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+) -> httpx.AsyncClient:
+    """A client on aiohttp, for the running event loop. It follows no redirect, keeps no cookie, asks no proxy.
+
+    `connect_timeout_s` bounds name lookup, connection and TLS together. There is no other timeout: reading is bounded
+    by its caller. `idle_s`: how long an unused connection is kept. `max_connections` None: no limit. `resolver`
+    answers every lookup of a name (addresses written as numbers pass it by). Certificates are those of
+    `ssl_context`, else of SSL_CERT_FILE, else the bundled ones.
+    """
+    # httpx writes every URL to its log at INFO, and a path or a query may hold a key.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    context = ssl_context or httpx.create_ssl_context()
+
+    def session() -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=max_connections or 0,
+            keepalive_timeout=idle_s,
+            ssl=context,
+            resolver=resolver,
+            use_dns_cache=resolver is None,
+        )
+        cookies = aiohttp.DummyCookieJar()
+        return aiohttp.ClientSession(connector=connector, cookie_jar=cookies, response_class=_BoundResponse)
+
+    return httpx.AsyncClient(
+        transport=AiohttpTransport(verify=context, trust_env=False, client=session),
+        headers={"User-Agent": "lastword", "Accept-Encoding": "identity"},
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        timeout=connect_timeout(connect_timeout_s),
+        follow_redirects=False,
+        trust_env=False,
+    )
+
+
+def connect_timeout(seconds: float) -> httpx.Timeout:
+    """A timeout for one request that bounds lookup, connection and TLS together, and nothing else."""
+    return httpx.Timeout(None, connect=seconds, pool=seconds)
+
+
+class _BoundResponse(aiohttp.ClientResponse):
+    """A response that shares its connection's end: dropping one drops the other at once.
+
+    aiohttp 3.14 leaves both halves open. A body that breaks HTTP closes the connection without a word to the reader,
+    who waits for ever. And closing a response first sends what is left of the request, which a frozen peer never takes.
+    """
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        await super().start(connection)
+        protocol = connection.protocol
+        closed = None if protocol is None else protocol.closed
+        if closed is not None and not self.content.is_eof():
+            closed.remove_done_callback(_look_at)
+            closed.add_done_callback(_look_at)
+            closed.add_done_callback(self._end_body)
+            self.content.on_eof(lambda: closed.remove_done_callback(self._end_body))
+        return self
+
+    def _end_body(self, _closed: "asyncio.Future[None]") -> None:
+        if not self.content.is_eof() and self.content.exception() is None:
+            self.content.set_exception(aiohttp.ClientPayloadError("the body breaks HTTP"))
+
+    def close(self) -> None:
+        self._abort()
+        super().close()
+
+    def release(self) -> Any:
+        if not self.content.is_eof():
+            self._abort()
+        return super().release()
+
+    def _abort(self) -> None:
+        transport = None if self.connection is None else self.connection.transport
+        if transport is not None:
+            transport.abort()
+
+
+def _look_at(closed: "asyncio.Future[None]") -> None:
+    """Asyncio logs an exception that nobody looked at; whoever reads the body gets this one anyway."""
+    if not closed.cancelled():
+        closed.exception()
+
+
+async def read_start(chunks: AsyncIterator[bytes], max_bytes: int, within_s: float) -> bytes:
+    """The first `max_bytes` of a body, or what of it came within `within_s` seconds. Never raises for the peer."""
+    start = bytearray()
+    try:
+        async with asyncio.timeout(within_s):
+            async for chunk in chunks:
+                start += chunk
+                if len(start) >= max_bytes:
+                    break
+    except HTTP_FAULTS:  # what came before the fault is still worth reading
+        pass
+    return bytes(start[:max_bytes])
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """The seconds that `Retry-After` (or `retry-after-ms`) asks for, or None where there is none or it is nonsense.
+
+    A date is read against the answer's own `Date`, so that no clock of ours can disagree with it. `headers` finds
+    names in lower case.
+    """
+    milliseconds = headers.get("retry-after-ms", "").strip()
+    if _NUMBER.fullmatch(milliseconds):
+        return float(milliseconds) / 1000
+    value = headers.get("retry-after", "").strip()
+    if _NUMBER.fullmatch(value):
+        return float(value)
+    try:
+        wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers.get("date", ""))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return max(0.0, wait.total_seconds())
+
+
+# The table, in two halves: which exception is which fault (the first row that fits), and what each fault means.
+
+
+def _any(_: BaseException) -> bool:
+    return True
+
+
+def _errno(*numbers: int) -> Callable[[Any], bool]:
+    return lambda error: error.errno in numbers
+
+
+def _says(words: str) -> Callable[[Any], bool]:
+    return lambda error: any(words in str(cause) for cause in _causes(error))
+
+
+def _over(kind: type[BaseException]) -> Callable[[Any], bool]:
+    return lambda error: any(isinstance(cause, kind) for cause in _causes(error))
+
+
+_FAULTS: tuple[tuple[type[BaseException], Callable[[Any], bool], str], ...] = (
+    (aiohttp.ClientConnectorCertificateError, _any, "certificate"),
+    (aiohttp.ClientConnectorSSLError, _any, "tls"),
+    (aiohttp.ClientConnectorDNSError, _any, "dns"),
+    (aiohttp.ClientConnectorError, _errno(errno.ECONNREFUSED), "refused"),
+    (aiohttp.ClientConnectorError, _errno(errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM), "no_sockets"),
+    (aiohttp.ClientConnectorError, _errno(errno.ETIMEDOUT), "connect_timeout"),
+    (aiohttp.ClientConnectorError, _over(ConnectionError), "reset_in_handshake"),
+    (aiohttp.ClientConnectorError, _any, "unreachable"),
+    (aiohttp.ConnectionTimeoutError, _any, "connect_timeout"),
+    (aiohttp.ServerTimeoutError, _any, "timeout"),
+    (aiohttp.ClientOSError, _errno(errno.ETIMEDOUT), "timeout"),
+    (aiohttp.ClientConnectionError, _any, "reset"),
+    (aiohttp.ClientPayloadError, _says("TimeoutError"), "timeout"),
+    (aiohttp.ClientPayloadError, _says("ConnectionResetError"), "reset_in_body"),
+    (aiohttp.ClientPayloadError, _says("Not enough data"), "truncated"),
+    (aiohttp.ClientPayloadError, _any, "malformed"),
+    (aiohttp.ClientResponseError, _over(http_exceptions.LineTooLong), "head_too_large"),
+    (aiohttp.ClientResponseError, _says("Too many headers"), "head_too_large"),
+    (aiohttp.ClientResponseError, _over(http_exceptions.BadStatusLine), "not_http"),
+    (aiohttp.ClientResponseError, _any, "malformed"),
+    (httpx.RemoteProtocolError, _any, "bad_redirect"),
+    (httpx.DecodingError, _any, "malformed"),
+    (aiohttp.InvalidURL, _any, "invalid_url"),
+    (aiohttp.NonHttpUrlClientError, _any, "invalid_url"),
+    (httpx.InvalidURL, _any, "invalid_url"),
+    (UnicodeEncodeError, lambda error: error.encoding == "ascii", "bad_header"),
+    (UnicodeDecodeError, _any, "unknown"),
+    (UnicodeError, _any, "invalid_url"),
+    (ValueError, _says("control character"), "bad_header"),
+    (ValueError, _says("credentials encoded in URL"), "invalid_url"),
+    (TimeoutError, _any, "timeout"),
+    (BaseException, _any, "unknown"),
+)
+
+_MEANINGS: dict[str, tuple[Sent, bool, str]] = {
+    "refused": ("no", False, "nothing listens at {at} (connection refused)"),
+    "dns": ("no", False, "no address was found for the name in {at} ({why})"),
+    "certificate": ("no", True, "the certificate of {at} is not accepted ({why}); SSL_CERT_FILE can name its issuer"),
+    "tls": ("no", True, "no TLS with {at} ({why}); a server without TLS has an address that begins with http://"),
+    "connect_timeout": ("no", False, "{at} did not take the connection in time"),
+    "unreachable": ("no", False, "{at} cannot be reached ({why})"),
+    "no_sockets": ("no", False, "this machine has no socket left to reach {at} ({why}); raise its limit on open files"),
+    "reset_in_handshake": ("no", False, "{at} closed the connection before a request could be sent"),
+    "reset": ("perhaps", False, "{at} closed the connection before it answered"),
+    "reset_in_body": ("perhaps", False, "{at} reset the connection in the middle of its answer"),
+    "truncated": ("perhaps", False, "{at} closed the connection in the middle of its answer"),
+    "malformed": ("perhaps", False, "the answer from {at} breaks HTTP"),
+    "not_http": ("perhaps", True, "what listens at {at} does not speak HTTP"),
+    "head_too_large": ("perhaps", True, "the head of the answer from {at} is too large (8 kB a line, 128 lines)"),
+    "bad_redirect": ("perhaps", True, "{at} redirects to an address that cannot be read"),
+    "timeout": ("perhaps", False, "{at} did not answer in time"),
+    "invalid_url": ("no", True, "the URL cannot be used; write http://HOST:PORT/PATH, without user or password"),
+    "bad_header": ("no", True, "a header for {at} holds a line break, a control character or a letter outside ASCII"),
+    "unknown": ("perhaps", False, "the request to {at} failed ({why})"),
+}
+
+
+def classify(error: BaseException) -> HttpFault:
+    """The fault that an exception of `HTTP_FAULTS` stands for. Pass it as it was caught, with its causes."""
+    causes = _causes(error)
+    beneath = next((cause for cause in causes if isinstance(cause, aiohttp.ClientError)), error)
+    code = next(code for kind, fits, code in _FAULTS if isinstance(beneath, kind) and fits(beneath))
+    sent, lasting, words = _MEANINGS[code]
+    return HttpFault(code, sent, words.format(at=_address(causes), why=_reason(causes[-1])), lasting)
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None and cause not in causes:
+        causes.append(cause)
+    return causes
+
+
+def _reason(root: BaseException) -> str:
+    """Words for the deepest cause that hold nothing of the request."""
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return str(root.verify_message)
+    if isinstance(root, ssl.SSLError) and root.reason:
+        return root.reason.replace("_", " ").lower()
+    if isinstance(root, socket.gaierror):
+        return str(root.strerror)
+    return os.strerror(root.errno) if isinstance(root, OSError) and root.errno else type(root).__name__
+
+
+def _address(causes: list[BaseException]) -> str:
+    for cause in causes:
+        if isinstance(cause, aiohttp.ClientConnectorError):
+            return _host_and_port(cause.host, cause.port)
+        if isinstance(cause, aiohttp.ClientResponseError):
+            return _host_and_port(cause.request_info.url.host or "", cause.request_info.url.port)
+        if isinstance(cause, httpx.RequestError):
+            with contextlib.suppress(RuntimeError):  # raised where httpx does not know the request
+                return address_of(cause.request.url)
+    return "the server"
+
+
+def address_of(url: httpx.URL) -> str:
+    """Host and port of a URL, as a message may name them."""
+    return _host_and_port(url.host, url.port or {"http": 80, "https": 443}.get(url.scheme))
+
+
+def _host_and_port(host: str, port: int | None) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return name if port is None else f"{name}:{port}"

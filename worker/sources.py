@@ -1,0 +1,299 @@
+"""Where settings come from: `lastword.toml`, then the environment, and files that hold secrets.
+
+What belongs here: finding, reading and merging the sources, saying where each value came from, and turning every
+fault into a `ConfigurationError` that names field, value, place and fix. What must not be known here: any setting.
+
+The file is `LASTWORD_CONFIG`, else `lastword.toml` in the working directory, else none. A variable outranks the file:
+`LASTWORD_` and the path of the field in upper case, joined by two underscores. Lists and tables are given as JSON.
+Paths in the file are relative to its folder, paths in the environment to the working directory.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar, get_args, get_origin
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
+
+from worker.errors import ConfigurationError
+
+PREFIX = "LASTWORD_"
+DELIMITER = "__"
+_CONFIG_VARIABLE = PREFIX + "CONFIG"
+_DEFAULT_FILE = Path("lastword.toml")
+_TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
+_KEY = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
+
+_URL_SECRETS = re.compile(r"(?<=://)[^/?#]*@|(?<=[?#]).*", re.DOTALL)
+
+SettingsT = TypeVar("SettingsT", bound=BaseSettings)
+T = TypeVar("T")
+FieldPath = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """What each source said, and where: the line of each path in the file, the variable of each in the environment."""
+
+    file: Path | None
+    in_file: Mapping[str, object]
+    lines: Mapping[FieldPath, int]
+    in_environment: Mapping[str, object]
+    variables: Mapping[FieldPath, str]
+
+    def of(self, path: FieldPath) -> str | None:
+        """`environment NAME`, `FILE:LINE`, or None for a default."""
+        if _holds(self.in_environment, path):
+            return f"environment {_longest(self.variables, path)}"
+        if _holds(self.in_file, path):
+            return f"{self.file}:{_longest(self.lines, path)}"
+        return None
+
+    def near(self, path: FieldPath) -> str | None:
+        """The place of the value, else that of the table which lacks it."""
+        places = (self.of(path[:end]) for end in range(len(path), 0, -1))
+        return next((place for place in places if place is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[SettingsT]):
+    """Settings and where their values came from."""
+
+    settings: SettingsT
+    origins: Origins
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One value as it may be shown: a secret is `set` or `not set`. `unit` is empty where there is none."""
+
+    name: str
+    value: object
+    unit: str
+    source: str
+
+
+def load(model: type[SettingsT]) -> Loaded[SettingsT]:
+    """Read every source and build the settings. Raises ConfigurationError with all faults, one a line."""
+    file = _config_file()
+    in_file, lines = ({}, {}) if file is None else _read_file(file)
+    variables = _variables(model)
+    try:
+        in_environment = EnvSettingsSource(
+            model, env_prefix=PREFIX, env_nested_delimiter=DELIMITER, env_ignore_empty=True, case_sensitive=False
+        )()
+    except SettingsError:  # its words name the section alone
+        names = " or ".join(variables.values())
+        raise ConfigurationError(
+            f"{names} is to be a list or a table, but is no JSON; write [...] or {{...}}"
+        ) from None
+    origins = Origins(file, in_file, lines, in_environment, variables)
+    return Loaded(build(model, _merged(in_file, in_environment), origins), origins)
+
+
+def build(model: type[SettingsT], values: Mapping[str, object], origins: Origins) -> SettingsT:
+    """Settings from values alone. Raises ConfigurationError with all faults, one a line."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as fault:
+        faults = [_told(model, error, origins) for error in fault.errors(include_url=False, include_context=False)]
+        raise ConfigurationError("the settings are not valid:\n" + "\n".join(f"  {text}" for text in faults)) from None
+
+
+def explain(loaded: Loaded[SettingsT]) -> list[Explained]:
+    """Every value with its source, in the order of the fields."""
+    rows = []
+    for path, field, value, siblings in _leaves(loaded.settings, ()):
+        source = loaded.origins.of(path) or "default"
+        held_in = siblings.get(f"{path[-1]}_file")
+        if held_in is not None:
+            source = f"secret file {held_in}" if _is_secret(field) else f"file {held_in}"
+        rows.append(Explained(".".join(path), _shown(field, value), str(_extra(field).get("unit", "")), source))
+    return rows
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """`did you mean X?`, or the known names, for the end of a message about a name that nobody knows."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known names: {', '.join(sorted(known))}" if known else "none is known"
+
+
+def _config_file() -> Path | None:
+    named = os.environ.get(_CONFIG_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    return _DEFAULT_FILE if _DEFAULT_FILE.is_file() else None
+
+
+def _read_file(file: Path) -> tuple[dict[str, object], dict[FieldPath, int]]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except OSError as fault:
+        raise ConfigurationError(
+            f"the settings file {file} cannot be read ({fault.strerror}); correct or unset {_CONFIG_VARIABLE}"
+        ) from None
+    except ValueError as fault:
+        raise ConfigurationError(f"the settings file {file} is not TOML: {fault}") from None
+    return _rooted(values, file.parent.resolve()), _lines(text)
+
+
+def _rooted(values: dict[str, object], folder: Path) -> dict[str, object]:
+    """The values with every path in them made independent of the working directory."""
+    rooted: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            rooted[name] = _rooted(value, folder)
+        elif isinstance(value, str) and name.endswith(("_file", "_dir")):
+            rooted[name] = str(folder / Path(value).expanduser())
+        else:
+            rooted[name] = value
+    return rooted
+
+
+def _lines(text: str) -> dict[FieldPath, int]:
+    """The line of every key and table. TOML's reader does not tell; a multi-line text may fool this one."""
+    lines: dict[FieldPath, int] = {}
+    table: FieldPath = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if match := _TABLE.match(line):
+            table = _parts(match[1])
+            lines.setdefault(table, number)
+        elif match := _KEY.match(line):
+            lines.setdefault((*table, *_parts(match[1])), number)
+    return lines
+
+
+def _parts(dotted: str) -> FieldPath:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
+
+
+def _variables(model: type[BaseSettings]) -> dict[FieldPath, str]:
+    """The variables that are ours, by path. Refuses one that no field knows, if the model refuses unknown keys."""
+    found: dict[FieldPath, str] = {}
+    for variable, value in os.environ.items():
+        if not variable.upper().startswith(PREFIX) or variable.upper() == _CONFIG_VARIABLE or not value:
+            continue
+        path = tuple(variable[len(PREFIX) :].lower().split(DELIMITER))
+        if path[0] not in model.model_fields:
+            if model.model_config.get("extra") == "forbid":
+                known = [PREFIX + DELIMITER.join(name).upper() for name in _names(model, ())]
+                raise ConfigurationError(
+                    f"the environment variable {variable} is no setting; {nearest(variable, known)}"
+                )
+            continue
+        found[path] = variable
+    return found
+
+
+def _names(model: type[BaseModel], path: FieldPath) -> Iterator[FieldPath]:
+    for name, field in model.model_fields.items():
+        yield (*path, name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _names(field.annotation, (*path, name))
+
+
+def _merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    merged = dict(below)
+    for name, value in above.items():
+        under = merged.get(name)
+        merged[name] = _merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _holds(values: object, path: FieldPath) -> bool:
+    for name in path:
+        if not isinstance(values, dict) or name not in values:
+            return False
+        values = values[name]
+    return True
+
+
+def _longest(places: Mapping[FieldPath, T], path: FieldPath) -> T | None:
+    return next((places[path[:end]] for end in range(len(path), 0, -1) if path[:end] in places), None)
+
+
+def _holder(model: type[BaseModel], path: FieldPath) -> type[BaseModel] | None:
+    """The model that the last part of `path` is a field of."""
+    parts = iter(path[:-1])
+    for part in parts:
+        field = model.model_fields.get(part)
+        annotation = field.annotation if field is not None else None
+        if get_origin(annotation) is dict:
+            annotation = get_args(annotation)[1]
+            next(parts, None)
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return None
+        model = annotation
+    return model
+
+
+def _told(model: type[BaseModel], error: ErrorDetails, origins: Origins) -> str:
+    path = tuple(str(part) for part in error["loc"])
+    holder = _holder(model, path) if path else None
+    field = holder.model_fields.get(path[-1]) if holder is not None else None
+    name, place, value = ".".join(path), origins.near(path), error["input"]
+    where = f" ({place})" if place else ""
+    text = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":  # its value is not shown: it may be a secret under a mistyped name
+        return f"{name}{where} is no setting; {nearest(path[-1], list(holder.model_fields) if holder else [])}"
+    if error["type"] == "missing":
+        return f"{name} is not set; set it in lastword.toml or as {PREFIX}{DELIMITER.join(path).upper()}"
+    if not path:
+        return text
+    shown = ""
+    if isinstance(value, str | int | float) and field is not None and not _is_secret(field):
+        shown = f" = {_URL_SECRETS.sub('***', value)[:80]!r}" if isinstance(value, str) else f" = {value!r}"
+    return f"{name}{shown}{where}: {text}{_bounds(field)}"
+
+
+def _bounds(field: FieldInfo | None) -> str:
+    if field is None:
+        return ""
+    low = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
+    high = next((limit.le for limit in field.metadata if hasattr(limit, "le")), None)
+    if low is None or high is None:
+        return ""
+    return f" (allowed: {low} to {high} {_extra(field).get('unit', '')}, default {field.default})"
+
+
+def _leaves(settings: BaseModel, path: FieldPath) -> Iterator[tuple[FieldPath, FieldInfo, object, dict[str, object]]]:
+    siblings = {name: getattr(settings, name) for name in type(settings).model_fields}
+    for name, field in type(settings).model_fields.items():
+        value = siblings[name]
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, (*path, name))
+        elif isinstance(value, dict) and any(isinstance(each, BaseModel) for each in value.values()):
+            for key, each in value.items():
+                yield from _leaves(each, (*path, name, key))
+        else:
+            yield (*path, name), field, value, siblings
+
+
+def _extra(field: FieldInfo) -> dict[str, object]:
+    return dict(field.json_schema_extra) if isinstance(field.json_schema_extra, dict) else {}
+
+
+def _is_secret(field: FieldInfo) -> bool:
+    return _extra(field).get("shown") == "host" or SecretStr in (field.annotation, *get_args(field.annotation))
+
+
+def _shown(field: FieldInfo, value: object) -> object:
+    if _extra(field).get("shown") == "host" and value is not None:
+        parts = urlsplit(str(value))
+        return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}/..."
+    if _is_secret(field):
+        return "set" if value else "not set"
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,215 @@
+"""ExecutionOutputAccumulator: the text of a turn under its four verbs, in Redis.
+
+    stage    a view for those who watch, sent by the process's tick; unwatched turns send none
+    commit   a call completed: its whole text is written at the marker, with its journal entry, usage and log entry
+    discard  an attempt died: what it staged is void
+    seal     the turn ends
+
+What belongs here: which script carries which verb, and what it is told. What must not be known here: what to do next
+(the turn machine), numbering and repeating (`ops`), when to flush (`tick`).
+
+Every verb is one atomic script, refused unless its sender owns the turn, and safe to repeat.
+"""
+
+from collections.abc import Callable, Sequence
+
+import redis.asyncio
+
+from worker.errors import LocalProtocolError
+from worker.output.events import Outcome, Output, TextOutput, TextStreamDiscardedOutput
+from worker.store import keys
+from worker.store.journal import encode_committed, encode_failure, encode_tool_ended, encode_tool_started, encode_totals
+from worker.store.lease import Grant
+from worker.store.ops import Flight, Ops
+from worker.store.outputs import encode_output, encode_text_at
+from worker.store.script import Argument, Script
+from worker.store.staged import Staged
+from worker.turn.commands import Failure, UsageTotals
+from worker.turn.facts import Committed, ToolEnded, ToolStarted
+
+RETENTION_S = 7 * 24 * 3600
+"""How long the keys of a sealed turn are kept, unless the setting says otherwise."""
+
+_open_call = Script("worker.store", "open_call")
+_commit = Script("worker.store", "commit")
+_discard = Script("worker.store", "discard")
+_tool_start = Script("worker.store", "tool_start")
+_tool_end = Script("worker.store", "tool_end")
+_seal = Script("worker.store", "seal")
+_release = Script("worker.store", "release")
+
+
+class ExecutionOutputAccumulator:
+    """The verbs of one granted turn.
+
+    `still_mine`: whether the lease may still be ours; an op that Redis does not answer is repeated until it is false.
+    `watched`: whether readers watch the turn; set it as the heartbeat learns it. `retention_s`: seconds.
+
+    Every verb raises `Fenced`, `Rewound` or `TurnSealed`, and `LocalProtocolError` for what the turn's state does not
+    allow. `open_call` and `tool_start` also raise `StoreFull`. Outputs are given unnumbered.
+    """
+
+    def __init__(
+        self,
+        redis: redis.asyncio.Redis,
+        grant: Grant,
+        still_mine: Callable[[], bool],
+        retention_s: int = RETENTION_S,
+    ) -> None:
+        self.turn = grant.turn
+        self.marker = grant.marker
+        self.watched = grant.watched
+        self._session = grant.session
+        self._retention_s = retention_s
+        self._ops = Ops(redis, grant.turn, grant.nonce, grant.op, still_mine)
+        self._attempt = (grant.progress.call, grant.progress.attempt) if grant.progress.is_open else None
+        self._staged = Staged()
+        self._sent_bytes = 0
+        partition = keys.partition_of_turn(grant.turn)
+        self._record = keys.turn_record(grant.turn)
+        self._text = keys.text(grant.turn)
+        self._open = keys.open_text(grant.turn)
+        self._journal = keys.journal(grant.turn)
+        self._out = keys.out(grant.turn)
+        self._log = keys.log(partition)
+        self._due = keys.due(partition)
+        self._live = keys.live(partition)
+        self._queue = keys.queue(partition, grant.session)
+        self._history = keys.history(partition, grant.session)
+        self._session_record = keys.session_record(partition, grant.session)
+
+    async def open_call(self, call: int, attempt: int, resumes_spent: int, is_new_call: bool) -> None:
+        """Record an attempt before its request is sent."""
+        self._begin((call, attempt))
+        await self._ops.take(_open_call, [self._record], (call, attempt), [resumes_spent, int(is_new_call)])
+
+    def stage_text(self, text: str) -> None:
+        """Take a delta of the open attempt; memory only."""
+        if self._attempt is None:
+            raise LocalProtocolError(f"{self.turn}: a delta came while no attempt is open")
+        if text:
+            self._staged.add("d", text)
+
+    def stage_thinking(self, text: str) -> None:
+        """Take a thinking delta of the open attempt; memory only, and dropped when nobody watches."""
+        if self.watched and text:
+            self._staged.add("h", text)
+
+    async def commit(self, fact: Committed, totals: UsageTotals, outputs: Sequence[Output]) -> None:
+        """Let the completed call's text stand: the whole of it, whatever was staged."""
+        self._staged = Staged()
+        text = fact.text.encode()
+        input_tokens = None if fact.usage is None else fact.usage.input_tokens
+        rest: list[Argument] = [
+            self.marker,
+            text,
+            encode_committed(fact, self.marker, len(text)),
+            encode_totals(totals),
+            "" if input_tokens is None else input_tokens,
+        ]
+        names = [self._record, self._text, self._open, self._journal, self._out, self._session_record, self._log]
+        encoded = [self._encode(output, fact.text, len(text)) for output in outputs]
+        reply = await self._ops.take(_commit, names, (fact.call, fact.attempt), [*rest, *encoded], logged=True)
+        self.marker = int(reply[1])
+        self._begin(None)
+
+    async def discard(self, call: int, attempt: int, totals: UsageTotals, outputs: Sequence[Output]) -> None:
+        """Make void what the attempt staged. Nothing is emitted when no attempt is open."""
+        self._staged = Staged()
+        names = [self._record, self._open, self._out, self._log]
+        rest = [encode_totals(totals), *map(encode_output, outputs)]
+        await self._ops.take(_discard, names, (call, attempt), rest, logged=True)
+        self._begin(None)
+
+    async def tool_start(self, call: int, index: int, outputs: Sequence[Output]) -> None:
+        """Record that a tool is about to run; when this returns, the record is on disk and the tool may start."""
+        rest = [encode_tool_started(ToolStarted(call, index)), *map(encode_output, outputs)]
+        await self._ops.take(_tool_start, [self._record, self._journal, self._out], (call, 0), rest, durable=True)
+
+    async def tool_end(self, fact: ToolEnded, outputs: Sequence[Output]) -> None:
+        """Record the result of a tool."""
+        rest = [encode_tool_ended(fact), *map(encode_output, outputs)]
+        await self._ops.take(_tool_end, [self._record, self._journal, self._out], (fact.call, 0), rest)
+
+    async def seal(  # noqa: PLR0913, PLR0917 - all that a turn's end says
+        self,
+        outcome: Outcome,
+        reason: str | None,
+        failure: Failure | None,
+        correlation_id: str,
+        totals: UsageTotals,
+        outputs: Sequence[Output],
+    ) -> None:
+        """End the turn and let the session go on. Refused while an attempt is open."""
+        names = [
+            self._record,
+            self._text,
+            self._journal,
+            self._out,
+            self._queue,
+            self._history,
+            self._session_record,
+            self._due,
+            self._live,
+            self._log,
+        ]
+        rest: list[Argument] = [
+            outcome,
+            reason or "",
+            encode_failure(failure),
+            correlation_id,
+            encode_totals(totals),
+            keys.DUE_LEASE + self._session,
+            self._retention_s,
+            *map(encode_output, outputs),
+        ]
+        await self._ops.take(_seal, names, (0, 0), rest, logged=True)
+
+    async def release(self) -> None:
+        """Hand the turn over, due now; what is open is discarded in the same step and counts as no crash."""
+        call, attempt = self._attempt or (0, 0)
+        streamed = self._sent_bytes + self._staged.text_bytes()
+        discarded = TextStreamDiscardedOutput(call=call, attempt=attempt, reason="drain", discarded_bytes=streamed)
+        self._staged = Staged()
+        names = [self._record, self._open, self._out, self._log, self._due]
+        rest = [keys.DUE_LEASE + self._session, encode_output(discarded)]
+        await self._ops.take(_release, names, (call, attempt), rest, logged=True)
+        self._begin(None)
+
+    def _begin(self, attempt: tuple[int, int] | None) -> None:
+        self._attempt = attempt
+        self._staged = Staged()
+        self._sent_bytes = 0
+
+    def _encode(self, output: Output, text: str, length: int) -> str:
+        if not isinstance(output, TextOutput) or not output.is_call_boundary:
+            return encode_output(output)
+        if output.text != text:
+            raise LocalProtocolError(
+                f"{self.turn}: the boundary of call {output.call} carries another text than the call"
+            )
+        return encode_text_at(output, self.marker, length)
+
+    # What the tick asks.
+
+    def take_off(self) -> Flight | None:
+        """The stage op that should be sent now; None while a verb is under way or nobody waits for anything."""
+        if not self._ops.free():
+            return None
+        again = self._ops.take_off_again()
+        if again is not None or not self.watched or self._attempt is None:
+            return again
+        runs = self._staged.cut()
+        if not runs:
+            return None
+        payload = (self._sent_bytes, *(part for run in runs for part in run))
+        self._sent_bytes += sum(len(piece) for kind, piece in runs if kind == "d")
+        return self._ops.take_off((self._record, self._open, self._out), self._attempt, payload)
+
+    def stage_args(self, flight: Flight) -> list[Argument]:
+        """The arguments with which a flight is sent."""
+        return self._ops.stage_args(flight)
+
+    def land(self, answer: object) -> None:
+        """What the tick heard of the flight: a reply, an exception, or None for nothing."""
+        self._ops.land(answer)

@@ -1,0 +1,166 @@
+"""The durable inbox: a message is a turn before anyone is told that it was taken.
+
+What belongs here: submitting, and what is fixed when a store is first used. What must not be known here: who drives a
+turn, what the message is about.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from time import monotonic
+
+import redis.asyncio
+
+from worker import ids
+from worker.errors import ConfigurationError, LastwordError, LocalProtocolError, StoreFull, StoreUnavailable
+from worker.store import keys
+from worker.store.records import RECORD_VERSION
+from worker.store.repeat import UNANSWERED, until_answered
+from worker.store.script import Script
+
+IDEMPOTENCY_S = 24 * 3600
+LOG_CAP = 1_000_000
+"""Log entries that no relay has read yet, above which a partition takes no new turn: some 150 MB."""
+
+_PATIENCE_S = 5.0
+_submit = Script("worker.store", "submit")
+
+
+class IdempotencyConflict(LastwordError):
+    """The idempotency key stands for another message. Names the key and the turn that it stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A message that is to become a turn.
+
+    `turn` is minted by `ids.new_turn` for the session's partition. `deadline_s`: seconds from the first claim to the
+    turn's end. `watch_s`: seconds for which readers are expected from now on; 0: none are.
+    """
+
+    turn: str
+    session: str
+    message: str = field(repr=False)
+    agent: str
+    source: str
+    labels: dict[str, str]
+    destinations: tuple[str, ...]
+    idempotency_key: str | None
+    deadline_s: float
+    watch_s: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The turn that a message became, or already was: `duplicate`."""
+
+    turn: str
+    session: str
+    duplicate: bool
+
+
+async def submit(
+    redis: redis.asyncio.Redis,
+    new: NewTurn,
+    partitions: int,
+    *,
+    log_cap: int = LOG_CAP,
+    patience_s: float = _PATIENCE_S,
+) -> Submitted:
+    """Store a message as a turn; when this returns, it is on disk. `partitions`: as fixed by `ensure_meta`.
+
+    While Redis does not answer, the same submit is repeated for `patience_s` seconds; it can happen only once. Raises
+    `IdempotencyConflict`; `StoreFull` at maxmemory or with `log_cap` entries unread; `StoreUnavailable`.
+    """
+    partition = ids.partition_of_session(new.session, partitions)
+    if ids.partition_of(new.turn) != partition:
+        raise LocalProtocolError(f"turn {new.turn} is not of partition {partition}, as its session is")
+    names = _keys(new, partition, partitions)
+    args = _arguments(new, log_cap)
+    limit = monotonic() + patience_s
+    try:
+        reply = await until_answered(lambda: _submit(redis, names, args, durable=True), lambda: monotonic() < limit)
+    except UNANSWERED as error:
+        message = (
+            f"Redis did not answer within {patience_s:.0f} s; the message may be stored or not: submit it again with "
+            "an idempotency key"
+        )
+        raise StoreUnavailable(message) from error
+    return _read(reply, new, log_cap)
+
+
+def _keys(new: NewTurn, partition: int, partitions: int) -> list[str]:
+    names = [
+        keys.turn_record(new.turn),
+        keys.queue(partition, new.session),
+        keys.due(partition),
+        keys.live(partition),
+        keys.watch(partition),
+        keys.log(partition),
+    ]
+    if new.idempotency_key is not None:
+        names.append(keys.idempotency(new.idempotency_key, partitions))
+    return names
+
+
+def _arguments(new: NewTurn, log_cap: int) -> list[str | bytes | int]:
+    record: dict[str, str | bytes | int] = {
+        "v": RECORD_VERSION,
+        "message": new.message.encode(),
+        "agent": new.agent,
+        "source": new.source,
+        "labels": json.dumps(new.labels),
+        "destinations": json.dumps(new.destinations),
+        "turn_deadline_ms": round(new.deadline_s * 1000),
+        "totals": "{}",
+    }
+    return [
+        new.turn,
+        new.session,
+        keys.DUE_LEASE + new.session,
+        round(new.watch_s * 1000),
+        log_cap,
+        _fingerprint(new),
+        IDEMPOTENCY_S,
+        *(part for pair in record.items() for part in pair),
+    ]
+
+
+def _fingerprint(new: NewTurn) -> str:
+    """What must be equal for two submits to be the same message. A session made up for one turn is no part of it."""
+    session = None if new.session.startswith(ids.SOLO) else new.session
+    said = [session, new.message, new.agent, new.source, new.labels, new.destinations]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _read(reply: list[bytes], new: NewTurn, log_cap: int) -> Submitted:
+    match reply:
+        case [b"NEW", turn, session]:
+            return Submitted(turn.decode(), session.decode(), duplicate=False)
+        case [b"SAME", turn, session]:
+            return Submitted(turn.decode(), session.decode(), duplicate=turn.decode() != new.turn)
+        case [b"CONFLICT", turn]:
+            message = (
+                f"idempotency_key {new.idempotency_key!r} stands for another message, that of {turn.decode()}: use a "
+                "key of its own for each message"
+            )
+            raise IdempotencyConflict(message)
+        case [b"FULL", *_]:
+            raise StoreFull(
+                f"the output log holds {log_cap} entries that no relay has read: start the delivery processes"
+            )
+        case _:
+            raise LocalProtocolError(f"submit answered {reply[:1]!r}")
+
+
+async def ensure_meta(redis: redis.asyncio.Redis, partitions: int) -> None:
+    """Fix the number of partitions at the first start. Raises `ConfigurationError` when it was fixed as another one."""
+    await redis.hsetnx(keys.META, "v", str(RECORD_VERSION))
+    await redis.hsetnx(keys.META, "partitions", str(partitions))
+    fixed = int(await redis.hget(keys.META, "partitions") or 0)
+    if fixed != partitions:
+        message = (
+            f"partitions is {partitions}, but this Redis was first used with {fixed}, and every key depends on it: set "
+            f"partitions to {fixed}, or use an empty Redis"
+        )
+        raise ConfigurationError(message)

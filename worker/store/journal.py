@@ -1,0 +1,134 @@
+"""The journal: the committed facts of a turn, in the form in which they are stored.
+
+What belongs here: facts to JSON and back, and the messages that a session remembers. What must not be known here: who
+drives a turn, when a fact is written (the scripts write it in the step that makes it true).
+
+A fact is one JSON object with its `kind`. The text of a call is not in it: it stands once in the turn's text, and the
+fact refers to it by offset and length in UTF-8 bytes. The version of all facts is the `v` of the turn record, so that
+a worker leaves a journal that it cannot read before it claims the turn.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import redis.asyncio
+
+from worker import ids
+from worker.codecs.events import ToolCall, Usage
+from worker.codecs.messages import Message
+from worker.errors import StoreError
+from worker.store import keys
+from worker.turn.commands import NO_USAGE, Failure, UsageTotals
+from worker.turn.facts import Committed, Fact, ToolEnded, ToolStarted
+from worker.turn.transcript import turn_messages
+
+
+def encode_committed(fact: Committed, offset: int, length: int) -> str:
+    """The stored form of a completed call whose text stands at `offset` in the turn's text."""
+    return json.dumps(
+        {
+            "kind": "committed",
+            "call": fact.call,
+            "attempt": fact.attempt,
+            "offset": offset,
+            "length": length,
+            "tool_calls": [asdict(tool_call) for tool_call in fact.tool_calls],
+            "finish_reason": fact.finish_reason,
+            "usage": None if fact.usage is None else asdict(fact.usage),
+        }
+    )
+
+
+def encode_tool_started(fact: ToolStarted) -> str:
+    """The stored form of a tool's start."""
+    return json.dumps({"kind": "tool_started", **asdict(fact)})
+
+
+def encode_tool_ended(fact: ToolEnded) -> str:
+    """The stored form of a tool's result."""
+    return json.dumps({"kind": "tool_ended", **asdict(fact)})
+
+
+def decode_facts(entries: Sequence[bytes], text: bytes) -> tuple[Fact, ...]:
+    """Read a journal against the turn's committed text. Raises `StoreError` for what is no fact."""
+    return tuple(_decode(entry, text) for entry in entries)
+
+
+def encode_totals(totals: UsageTotals) -> str:
+    """The stored form of a turn's totals; what is null is left out."""
+    return json.dumps({name: value for name, value in asdict(totals).items() if value is not None})
+
+
+def decode_totals(stored: bytes) -> UsageTotals:
+    """Read totals; a field that this version does not know is left aside."""
+    known: dict[str, Any] = asdict(NO_USAGE)
+    return UsageTotals(**{name: value for name, value in json.loads(stored).items() if name in known})
+
+
+def encode_failure(failure: Failure | None) -> str:
+    """The stored form of a turn's failure; empty when it had none."""
+    return "" if failure is None else json.dumps(asdict(failure))
+
+
+def decode_failure(stored: bytes) -> Failure | None:
+    """Read a failure back."""
+    return Failure(**json.loads(stored)) if stored else None
+
+
+async def history(
+    redis: redis.asyncio.Redis, session: str, before_turn: str, limit: int, partitions: int
+) -> tuple[Message, ...]:
+    """What a session's last `limit` sealed turns before `before_turn` said, oldest first.
+
+    A turn whose time to be kept is over is forgotten whole.
+    """
+    if limit <= 0:
+        return ()
+    name = keys.history(ids.partition_of_session(session, partitions), session)
+    stored: Any = await redis.lrange(name, -limit, -1)
+    turns = [turn.decode() for turn in stored]
+    if before_turn in turns:
+        turns = turns[: turns.index(before_turn)]
+    pipeline = redis.pipeline(transaction=False)
+    for turn in turns:
+        pipeline.hget(keys.turn_record(turn), "message")
+        pipeline.lrange(keys.journal(turn), 0, -1)
+        pipeline.get(keys.text(turn))
+    answers = iter(await pipeline.execute())
+    messages: list[Message] = []
+    for message, entries, text in zip(answers, answers, answers, strict=True):
+        if message is not None:
+            messages += turn_messages(message.decode(), decode_facts(entries, text or b""))
+    return tuple(messages)
+
+
+def _decode(entry: bytes, text: bytes) -> Fact:
+    try:
+        stored = json.loads(entry)
+        match stored.pop("kind"):
+            case "committed":
+                return _committed(stored, text)
+            case "tool_started":
+                return ToolStarted(**stored)
+            case "tool_ended":
+                return ToolEnded(**stored)
+            case kind:
+                raise StoreError(f"the journal holds a fact of kind {kind!r}, which this version does not know")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(f"the journal holds what is no fact: {type(error).__name__}") from error
+
+
+def _committed(stored: dict[str, Any], text: bytes) -> Committed:
+    start, end = stored["offset"], stored["offset"] + stored["length"]
+    if end > len(text):
+        raise StoreError(f"the journal refers to {end} bytes of text, but {len(text)} are stored")
+    return Committed(
+        call=stored["call"],
+        attempt=stored["attempt"],
+        text=text[start:end].decode(),
+        tool_calls=tuple(ToolCall(**tool_call) for tool_call in stored["tool_calls"]),
+        finish_reason=stored["finish_reason"],
+        usage=None if stored["usage"] is None else Usage(**stored["usage"]),
+    )

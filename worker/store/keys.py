@@ -1,0 +1,115 @@
+"""The names of everything in Redis, in one table.
+
+What belongs here: names and their hash tags. What must not be known here: what is stored under them, and for how long.
+
+    lw:meta                      hash: the record version and the number of partitions, fixed at the first start
+    lw:{pNN}:turn:<turn>         hash: the turn record and its counters
+    lw:{pNN}:journal:<turn>      list of the turn's committed facts (JSON), oldest first
+    lw:{pNN}:text:<turn>         string: the committed text in UTF-8; its length is the marker
+    lw:{pNN}:open:<turn>         string: what the open attempt has staged
+    lw:{pNN}:out:<turn>          stream: the turn's outputs; the id of one is <ms>-<seq>
+    lw:{pNN}:queue:<session>     list of unsealed turns; the head is the one that is driven
+    lw:{pNN}:session:<session>   hash: record version, epoch, last_input_tokens
+    lw:{pNN}:history:<session>   list of sealed turns, oldest first
+    lw:{pNN}:due                 sorted set of typed members (`lease:<session>`): the ms at which someone must look
+    lw:{pNN}:watch               sorted set: turn, the ms until which readers watch it
+    lw:{pNN}:live                sorted set: unsealed turn, the ms of its submit
+    lw:{pNN}:log                 stream: the partition's output log, read by the relay
+    lw:{pNN}:idem:<key>          hash: what an idempotency key stands for
+
+The braces are a Redis hash tag: all keys of a session share one. An idempotency key has the tag of its own text, since
+it must be found again whatever session the repeated message is given.
+"""
+
+from worker import ids
+from worker.errors import ConfigurationError
+
+META = "lw:meta"
+DUE_LEASE = "lease:"
+
+
+def _tag(partition: int) -> str:
+    return f"lw:{{p{partition:02x}}}"
+
+
+def beginning(partition: int) -> str:
+    """What the names of a partition's keys begin with."""
+    return f"{_tag(partition)}:"
+
+
+def partition_of_turn(turn: str) -> int:
+    """The partition in a turn id. Raises `ConfigurationError` when it is no turn id."""
+    partition = ids.partition_of(turn)
+    if partition is None:
+        message = f"turn {turn[:80]!r} is no turn id: give one as `submit` printed it, turn_ and 22 hex digits"
+        raise ConfigurationError(message)
+    return partition
+
+
+def _of_turn(kind: str, turn: str) -> str:
+    return f"{_tag(partition_of_turn(turn))}:{kind}:{turn}"
+
+
+def turn_record(turn: str) -> str:
+    """The turn record."""
+    return _of_turn("turn", turn)
+
+
+def journal(turn: str) -> str:
+    """The committed facts of a turn."""
+    return _of_turn("journal", turn)
+
+
+def text(turn: str) -> str:
+    """The committed text of a turn."""
+    return _of_turn("text", turn)
+
+
+def open_text(turn: str) -> str:
+    """What the open attempt of a turn has staged."""
+    return _of_turn("open", turn)
+
+
+def out(turn: str) -> str:
+    """The outputs of a turn."""
+    return _of_turn("out", turn)
+
+
+def queue(partition: int, session: str) -> str:
+    """The unsealed turns of a session."""
+    return f"{_tag(partition)}:queue:{session}"
+
+
+def session_record(partition: int, session: str) -> str:
+    """What outlives a turn in a session."""
+    return f"{_tag(partition)}:session:{session}"
+
+
+def history(partition: int, session: str) -> str:
+    """The sealed turns of a session."""
+    return f"{_tag(partition)}:history:{session}"
+
+
+def due(partition: int) -> str:
+    """When someone must look at what."""
+    return f"{_tag(partition)}:due"
+
+
+def watch(partition: int) -> str:
+    """The watched turns of a partition."""
+    return f"{_tag(partition)}:watch"
+
+
+def live(partition: int) -> str:
+    """The unsealed turns of a partition."""
+    return f"{_tag(partition)}:live"
+
+
+def log(partition: int) -> str:
+    """The output log of a partition."""
+    return f"{_tag(partition)}:log"
+
+
+def idempotency(key: str, partitions: int) -> str:
+    """What an idempotency key stands for."""
+    return f"{_tag(ids.partition_of_session(key, partitions))}:idem:{key}"

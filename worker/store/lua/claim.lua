@@ -1,0 +1,53 @@
+#!lua flags=allow-oom
+-- claim: become the driver of the turn at the head of a session's queue.
+--
+-- KEYS 1 queue; 2 due; 3 session record; 4 history; 5 watch
+-- ARGV 1 nonce; 2 lifetime of the lease in ms; 3 record version that the claimant reads and writes; 4 the session's
+--      member of due; 5 what the names of the partition's keys begin with (which turn it is, only the queue knows)
+-- Refuses, with an empty list and no change, a turn that a living owner holds, and a turn or a session in which a newer
+-- version has written. Of an empty queue it takes the session out of due. A vanished owner counts as a crash, one that
+-- released the turn does not.
+-- Writes nonce, epoch + 1, op 0, the lease, the version of what will be written; at the first claim the turn's
+-- deadline; keeps what the session remembers from expiring while a turn lives.
+-- The same nonce again, while it holds the lease or nobody has taken it: the same grant, and a fresh lease.
+-- Replies {} | {record (names and values), journal, text, last_input_tokens or '', watched 0|1, ms to the deadline}
+local turn = redis.call('LINDEX', KEYS[1], 0)
+if not turn then
+  redis.call('ZREM', KEYS[2], ARGV[4])
+  return {}
+end
+local record = ARGV[5] .. 'turn:' .. turn
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local stored = redis.call('HMGET', record, 'v', 'state', 'nonce', 'lease_ms', 'crashes', 'deadline_ms',
+  'turn_deadline_ms')
+local version = math.max(tonumber(stored[1]), tonumber(redis.call('HGET', KEYS[3], 'v') or 0))
+if version > tonumber(ARGV[3]) then
+  return {}
+end
+local is_driven = stored[2] == 'running'
+local is_mine = is_driven and stored[3] == ARGV[1]
+if is_driven and not is_mine and tonumber(stored[4]) > now then
+  return {}
+end
+local deadline = tonumber(stored[6] or now + stored[7])
+if not is_mine then
+  redis.call('PERSIST', KEYS[4])
+  local epoch = redis.call('HINCRBY', KEYS[3], 'epoch', 1)
+  redis.call('HSET', record, 'v', ARGV[3], 'nonce', ARGV[1], 'state', 'running', 'epoch', epoch, 'op', 0, 'reply', '',
+    'crashes', stored[5] + (is_driven and 1 or 0), 'deadline_ms', string.format('%.0f', deadline))
+  redis.call('HSET', KEYS[3], 'v', ARGV[3])
+  redis.call('PERSIST', KEYS[3])
+end
+local lease = string.format('%.0f', now + ARGV[2])
+redis.call('HSET', record, 'lease_ms', lease)
+redis.call('ZADD', KEYS[2], lease, ARGV[4])
+local watched_until = redis.call('ZSCORE', KEYS[5], turn)
+return {
+  redis.call('HGETALL', record),
+  redis.call('LRANGE', ARGV[5] .. 'journal:' .. turn, 0, -1),
+  redis.call('GET', ARGV[5] .. 'text:' .. turn) or '',
+  redis.call('HGET', KEYS[3], 'last_input_tokens') or '',
+  (watched_until and tonumber(watched_until) > now) and 1 or 0,
+  string.format('%.0f', deadline - now)
+}

@@ -1,0 +1,24 @@
+#!lua flags=allow-oom
+-- prelude: fence
+-- discard: the open attempt is dead; what it staged is void. Costs nothing of what is committed.
+--
+-- KEYS 1 turn record; 2 open text; 3 outputs; 4 log
+-- ARGV 1..5 fence; 6 event id; 7 totals (JSON); 8.. outputs (JSON, in order)
+-- Deletes the open text, counts the discard, stores the totals, emits the outputs and one log entry, whether anything
+-- was staged or not. When no attempt is open, there is nothing to discard and nothing but the op number changes.
+-- Replies OK marker seq | STATE 'attempt' when another attempt is open | the fence's. Runs at maxmemory.
+local turn, refusal = fence('discard')
+if not turn then
+  return refusal
+end
+if not turn.is_open then
+  return done(turn, {'OK', turn.marker, turn.seq})
+end
+if turn.open ~= turn.attempt then
+  return {'STATE', 'attempt'}
+end
+redis.call('DEL', KEYS[2])
+redis.call('HINCRBY', KEYS[1], 'discards', 1)
+emit_all(turn, KEYS[3], 8)
+redis.call('XADD', KEYS[4], '*', 'v', 1, 'kind', 'discard', 'event', ARGV[6], 'turn', ARGV[2], 'call', ARGV[3])
+return done(turn, {'OK', turn.marker, turn.seq}, 'open', '', 'open_bytes', 0, 'totals', ARGV[7])

@@ -1,0 +1,27 @@
+#!lua
+-- prelude: fence
+-- open_call: an attempt of a call is about to be sent. Stored before the request leaves, so that no takeover starts
+-- the counters afresh.
+--
+-- KEYS 1 turn record
+-- ARGV 1..5 fence; 6 resumes of this call so far; 7 '1' when this is the call's first attempt
+-- Writes the record: call, attempt, open = '<call>.<attempt>', open_bytes, resumes, calls.
+-- Replies OK seq | STATE 'open' while another attempt is open, 'order' when the attempt does not come after the last
+-- one | the fence's. Refused at maxmemory.
+local turn, refusal = fence('open_call')
+if not turn then
+  return refusal
+end
+if turn.is_open then
+  return {'STATE', 'open'}
+end
+local last = redis.call('HMGET', KEYS[1], 'call', 'attempt', 'calls')
+local call, attempt = tonumber(ARGV[3]), tonumber(ARGV[4])
+local is_new = ARGV[7] == '1'
+local is_next_call = is_new and call > tonumber(last[1])
+local is_next_attempt = not is_new and call == tonumber(last[1]) and attempt > tonumber(last[2])
+if not is_next_call and not is_next_attempt then
+  return {'STATE', 'order'}
+end
+return done(turn, {'OK', turn.seq}, 'call', ARGV[3], 'attempt', ARGV[4], 'open', turn.attempt, 'open_bytes', 0,
+  'resumes', ARGV[6], 'calls', tonumber(last[3]) + (is_new and 1 or 0))

@@ -1,0 +1,88 @@
+"""The turn record as others read it.
+
+What belongs here: reading what is stored of a turn. What must not be known here: how it came to be.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import redis.asyncio
+
+from worker.output.events import Outcome
+from worker.store import keys
+from worker.store.journal import decode_failure, decode_totals
+from worker.turn.commands import Failure, UsageTotals
+
+RECORD_VERSION = 1
+"""The newest turn record, journal included, that this code reads and the one that it writes."""
+
+State = Literal["queued", "running", "sealed"]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """A turn. Times are UTC milliseconds of the store's clock.
+
+    `state` queued: nobody drives it, though somebody may have. `outcome`, `reason`, `failure`, `correlation_id` and
+    `sealed_ms` are set by the seal. `marker`: UTF-8 bytes of committed text. `discards`: attempts that died.
+    """
+
+    turn: str
+    session: str
+    state: State
+    outcome: Outcome | None
+    reason: str | None
+    failure: Failure | None
+    correlation_id: str | None
+    agent: str
+    source: str
+    labels: dict[str, str]
+    destinations: tuple[str, ...]
+    message: str = field(repr=False)
+    created_ms: int
+    sealed_ms: int | None
+    totals: UsageTotals
+    marker: int
+    discards: int
+    calls: int
+    crashes: int
+
+
+async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
+    """The record of a turn, or None when there is none (any more)."""
+    stored: Any = await redis.hgetall(keys.turn_record(turn))
+    if not stored:
+        return None
+
+    def told(name: str) -> Any:
+        return stored.get(name.encode(), b"").decode() or None
+
+    sealed_ms = told("sealed_ms")
+    return TurnRecord(
+        turn=turn,
+        session=stored[b"session"].decode(),
+        state=stored[b"state"].decode(),
+        outcome=told("outcome"),
+        reason=told("reason"),
+        failure=decode_failure(stored.get(b"failure", b"")),
+        correlation_id=told("correlation_id"),
+        agent=stored[b"agent"].decode(),
+        source=stored[b"source"].decode(),
+        labels=json.loads(stored[b"labels"]),
+        destinations=tuple(json.loads(stored[b"destinations"])),
+        message=stored[b"message"].decode(),
+        created_ms=int(stored[b"created_ms"]),
+        sealed_ms=None if sealed_ms is None else int(sealed_ms),
+        totals=decode_totals(stored[b"totals"]),
+        marker=int(stored[b"marker"]),
+        discards=int(stored[b"discards"]),
+        calls=int(stored[b"calls"]),
+        crashes=int(stored[b"crashes"]),
+    )
+
+
+async def read_text(redis: redis.asyncio.Redis, turn: str) -> str:
+    """The committed text of a turn; empty when nothing is committed (or known)."""
+    text: Any = await redis.get(keys.text(turn))
+    return (text or b"").decode()

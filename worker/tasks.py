@@ -1,0 +1,55 @@
+"""The Celery module of a process that runs turns: `celery --app worker.tasks worker --queues turns`.
+
+What belongs here: the one task, and the start and end of the process. What must not be known here: how a turn runs.
+
+The task hands a coroutine to the process's loop and waits. Time limits, cancelling and draining are the driver's; a
+warm shutdown tells the drivers, they hand their turns over, and the tasks end.
+"""
+
+import asyncio
+from typing import Any
+
+from celery import signals
+
+from worker.app import RUN_TURN, make_app, wake_session
+from worker.engine.loop import LoopThread
+from worker.observability import configure_logging, configure_sentry, fault, info
+from worker.settings import load_settings
+from worker.wiring import TurnProcess
+
+settings = load_settings()
+app = make_app(settings, concurrency=settings.processes.turns_concurrency)
+_loop = LoopThread()
+_process = TurnProcess(settings, lambda session: wake_session(app, session))
+
+
+@app.task(name=RUN_TURN)
+def run_turn(session: str) -> None:
+    """Drive what waits in `session`. Any number of these messages for one session do no harm."""
+    try:
+        _loop.run(_process.run_session(session))
+    except asyncio.CancelledError:
+        info("session_left", session=session)
+    except Exception as error:  # noqa: BLE001 - the last place that sees it; the lease runs out and the turn goes on
+        fault("turn_crashed", error, session=session)
+
+
+@signals.worker_init.connect
+def _start(**_: Any) -> None:
+    configure_logging(settings.log_level)
+    configure_sentry(settings.sentry())
+    _loop.start()
+    _loop.run(_process.start())
+    info("turns_process_started", concurrency=settings.processes.turns_concurrency)
+
+
+@signals.worker_shutting_down.connect
+def _drain(**_: Any) -> None:
+    _loop.loop.call_soon_threadsafe(_process.drain)
+
+
+@signals.worker_shutdown.connect
+def _stop(**_: Any) -> None:
+    _loop.run(_process.stop())
+    _loop.stop()
+    info("turns_process_stopped")

@@ -1,0 +1,1 @@
+"""What a turn does next. Pure: no IO, no clock, no chance."""

@@ -1,0 +1,167 @@
+"""What is to be done: the outputs of the turn machine.
+
+What belongs here: orders, as frozen values, performed by the driver one after the other, in order.
+What must not be known here: how they are performed.
+"""
+
+from dataclasses import dataclass
+
+from worker.codecs.events import ToolCall, Usage
+from worker.codecs.messages import Request
+from worker.output.events import ErrorCategory, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """Record the attempt, then send `request`.
+
+    `resumes_spent`: resumes of this call so far, stored before the request is sent and never restarted.
+    `is_new_call`: the first attempt of this call (counts against the cap on calls).
+    """
+
+    call: int
+    attempt: int
+    resumes_spent: int
+    is_new_call: bool
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class ReopenCall:
+    """Send the request of the same attempt again: nothing of an answer had come."""
+
+    call: int
+    attempt: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class CloseCall:
+    """Stop reading the current attempt and drop its connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageText:
+    """A delta for live readers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageThinking:
+    """A thinking delta for live readers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotals:
+    """Tokens of a turn's completed calls, and what its resumes cost. None: no call reported it."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    discarded_resume_attempts: int | None = None
+    discarded_resume_estimated_input_tokens: int | None = None
+
+
+NO_USAGE = UsageTotals()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCall:
+    """The call completed: its whole text is written at the marker, with its journal entry and usage, in one step.
+
+    `finish_reason`: the provider's word, or `refusal` when the model refused.
+    """
+
+    call: int
+    attempt: int
+    text: str
+    thinking: str
+    tool_calls: tuple[ToolCall, ...]
+    finish_reason: str | None
+    usage: Usage | None
+    totals: UsageTotals
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardCall:
+    """The attempt is dead: whatever it staged is void. `streamed_bytes`: UTF-8 bytes of text it had streamed."""
+
+    call: int
+    attempt: int
+    reason: str
+    streamed_bytes: int
+    totals: UsageTotals
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Run these tool calls of the completed `call`, given with their index. `attempt`: the one that completed."""
+
+    call: int
+    tool_calls: tuple[tuple[int, ToolCall], ...]
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordToolResult:
+    """Journal the result of a tool call. `attempt`: the one that completed."""
+
+    call: int
+    index: int
+    tool_call: ToolCall
+    result: str
+    failure: str | None
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a turn did not complete. `code` for programs, `message` for a person; neither holds prompt or answer text."""
+
+    category: ErrorCategory
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The turn ends. Nothing follows; tools that still run are cancelled."""
+
+    outcome: Outcome
+    reason: str | None
+    failure: Failure | None
+    totals: UsageTotals
+
+
+@dataclass(frozen=True, slots=True)
+class HandOff:
+    """Give the turn back, due now, for another process to take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Write a warning to the log. `fields` hold ids, counts and times; never text of prompts or answers."""
+
+    event: str
+    fields: tuple[tuple[str, str | int | float | None], ...]
+
+
+Command = (
+    OpenCall
+    | ReopenCall
+    | CloseCall
+    | StageText
+    | StageThinking
+    | CommitCall
+    | DiscardCall
+    | RunTools
+    | RecordToolResult
+    | Seal
+    | HandOff
+    | Warn
+)

@@ -1,0 +1,76 @@
+"""What happened: the inputs of the turn machine.
+
+What belongs here: facts, as frozen values. What must not be known here: how they came about.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from worker.codecs.events import StreamEvent
+
+DeathKind = Literal["timeout", "reset", "end_of_stream", "provider_error", "protocol"]
+"""How an attempt died after its stream had begun. All are resumable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The lease is held and the journal replayed: go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The stream of (`call`, `attempt`) said something. Ignored when that attempt is no longer the current one."""
+
+    call: int
+    attempt: int
+    event: StreamEvent
+
+
+@dataclass(frozen=True, slots=True)
+class NotAnswered:
+    """The request of (`call`, `attempt`) got no stream: it could not be sent, or the answer was an error.
+
+    `status` is the HTTP status, or None when there was none. `retryable`: the same request may succeed later.
+    `retry_after`: seconds the provider asked for. `code` is a short word for programs; `message` is for a person.
+    """
+
+    call: int
+    attempt: int
+    status: int | None
+    retryable: bool
+    code: str
+    message: str
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The stream of (`call`, `attempt`) broke off without its terminal mark."""
+
+    call: int
+    attempt: int
+    kind: DeathKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFinished:
+    """The `index`-th tool call of `call` has its result. `failure` names why it did not succeed."""
+
+    call: int
+    index: int
+    result: str
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed `TurnMachine.deadline()`, or may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """This process is shutting down."""
+
+
+Event = Begin | Heard | NotAnswered | Died | ToolFinished | Tick | Drain

@@ -1,0 +1,144 @@
+"""Every way in which a turn fails, said to a person who can act.
+
+What belongs here: category, code and message of each failure. What must not be known here: when a turn fails.
+
+A message says what happened, the number, and the setting that changes it. It holds nothing of prompts and answers;
+what a provider wrote about its own error is kept, on one line and cut to a length.
+"""
+
+from dataclasses import replace
+
+from worker.codecs.events import Failed
+from worker.output.events import ErrorCategory
+from worker.turn.commands import Failure
+from worker.turn.events import DeathKind, Died, NotAnswered
+from worker.turn.watchdog import Budget
+
+_QUOTE_LIMIT = 300
+
+_SILENCES: dict[Budget, tuple[str, str]] = {
+    "stall": ("sent no text, reasoning or tool call for {:g} s in mid-stream", "stall_timeout_s"),
+    "inter_delta": ("sent nothing at all for {:g} s in mid-stream", "first_token_timeout_s"),
+    "prefill": ("did not begin to answer within {:g} s", "prefill_timeout_s"),
+    "progress": ("sent nothing but keepalives for {:g} s", "no_progress_timeout_s"),
+}
+
+_BREAKS: dict[DeathKind, tuple[ErrorCategory, str]] = {
+    "timeout": ("timeout", "stopped answering in mid-stream"),
+    "reset": ("stream_failure", "dropped the connection in mid-stream"),
+    "end_of_stream": ("stream_failure", "ended its stream without saying that the answer was whole"),
+    "protocol": ("stream_failure", "broke its wire format"),
+    "provider_error": ("provider_failure", "reported an error in mid-stream"),
+}
+
+
+def silence(provider: str, budget: Budget, waited_s: float) -> Failure:
+    """The watchdog's: a budget of `waited_s` seconds ran out."""
+    what, setting = _SILENCES[budget]
+    message = f"Provider {provider} {what.format(waited_s)} (providers.{provider}.{setting})."
+    return Failure("timeout", f"{budget}_timeout", message)
+
+
+def broken_stream(provider: str, death: Died) -> Failure:
+    """The stream broke off."""
+    category, what = _BREAKS[death.kind]
+    return Failure(category, death.kind, f"Provider {provider} {what}{_quoted(death.message)}.")
+
+
+def error_in_stream(provider: str, error: Failed) -> Failure:
+    """The provider ended its stream with an error that may pass, or with bytes outside its format."""
+    kind: DeathKind = "protocol" if error.failure == "protocol" else "provider_error"
+    category, what = _BREAKS[kind]
+    return Failure(category, kind, f"Provider {provider} {what}{_coded(error)}{_quoted(error.message)}.")
+
+
+def refused_in_stream(provider: str, error: Failed) -> Failure:
+    """The provider ended its stream with an error that the same request will always meet."""
+    what = {
+        "context_overflow": "says that the conversation is longer than the model's context; begin a new session, or "
+        "lower turns.history_turns",
+    }.get(error.failure, "refused the request in mid-stream")
+    message = f"Provider {provider} {what}{_coded(error)}{_quoted(error.message)}."
+    return Failure("provider_failure", error.failure, message)
+
+
+def not_answered(answer: NotAnswered) -> Failure:
+    """The request got no stream; the reader of the answer has already found the words."""
+    return Failure("provider_failure", answer.code, answer.message)
+
+
+def turn_deadline() -> Failure:
+    """The turn took too long as a whole."""
+    return Failure(
+        "timeout", "turn_deadline", "The turn reached its deadline, counted from its submit (turns.turn_deadline_s)."
+    )
+
+
+def max_calls(cap: int) -> Failure:
+    """The model went on asking for tools."""
+    message = f"The turn made {cap} calls and the model still asked for tools (turns.max_calls = {cap})."
+    return Failure("provider_failure", "max_calls", message)
+
+
+def crash_cap(crashes: int, cap: int) -> Failure:
+    """Process after process vanished while it drove the turn."""
+    message = f"{crashes} processes vanished while they ran this turn, more than turns.crash_cap = {cap} allows."
+    return Failure("internal", "crash_cap", message)
+
+
+def several_choices(provider: str, choices: int) -> Failure:
+    """More answers than one came, and none of them is the answer."""
+    message = f"Provider {provider} sent {choices} answers instead of one; remove n from the agent's extra_body."
+    return Failure("provider_failure", "several_choices", message)
+
+
+def unknown_tool(name: str) -> Failure:
+    """The model called a tool although none was offered."""
+    message = f"The model called a tool{_quoted(name)}, but the agent offers none; see the agent's tools setting."
+    return Failure("provider_failure", "unknown_tool", message)
+
+
+def empty_answer(provider: str, finish_reason: str | None) -> Failure:
+    """The call completed without a word."""
+    message = f"Provider {provider} ended its answer without any text (finish reason: {finish_reason or 'none'})."
+    return Failure("provider_failure", "empty_answer", message)
+
+
+def budget_spent(failure: Failure, attempts: int, budget: int) -> Failure:
+    """The same, told that the call was asked as often as it may be."""
+    return _because(
+        failure,
+        f"The call was not tried again after {attempts} attempts (turns.timeout_resume_retry_budget = {budget}).",
+    )
+
+
+def retries_spent(failure: Failure, provider: str, requests: int, retries: int) -> Failure:
+    """The same, told that the request was sent as often as it may be."""
+    return _because(failure, f"It was sent {requests} times (providers.{provider}.transport_retries = {retries}).")
+
+
+def no_time_left(failure: Failure, wait_s: float) -> Failure:
+    """The same, told that the turn's deadline comes before the next try."""
+    return _because(
+        failure, f"The next try would come in {wait_s:.3g} s, after the turn's deadline (turns.turn_deadline_s)."
+    )
+
+
+def draining(failure: Failure) -> Failure:
+    """The same, told that this process is shutting down."""
+    return _because(failure, 'It was not tried again, as this process is shutting down (turns.on_drain = "fail").')
+
+
+def _because(failure: Failure, why: str) -> Failure:
+    return replace(failure, message=f"{failure.message} {why}")
+
+
+def _coded(error: Failed) -> str:
+    return f" ({' '.join(error.code.split())[:64]})" if error.code else ""
+
+
+def _quoted(text: str) -> str:
+    line = " ".join(text.split())
+    if not line:
+        return ""
+    return f": {line[:_QUOTE_LIMIT].rstrip('.')}" if len(line) <= _QUOTE_LIMIT else f": {line[:_QUOTE_LIMIT]}…"

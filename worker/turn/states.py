@@ -1,0 +1,120 @@
+"""The states of a turn and what may happen in each.
+
+What belongs here: the table. What must not be known here: what a transition does (that is the machine's).
+
+    READY ── begin ──> CALLING ── first content ──> STREAMING ── completed ──> RUNNING_TOOLS ── all ended ──> CALLING
+                        │   ^                        │      └──────────────────────────────> SEALED
+                        │   └──── WAITING <── died ──┤
+                        └───────────┴── drain ───────┴──> HANDED_OFF
+
+A pair that is not in the table is a bug of whoever sent the event: `LocalProtocolError`, and nothing changes.
+"""
+
+from enum import Enum
+
+from worker.codecs.events import SUBSTANTIVE, Completed, Failed
+from worker.turn.events import Begin, Died, Drain, Event, Heard, NotAnswered, Tick, ToolFinished
+
+
+class State(Enum):
+    """Where a turn stands."""
+
+    READY = "ready"
+    """Claimed; nothing was done yet."""
+    CALLING = "calling"
+    """A request was sent; nothing substantive has come."""
+    STREAMING = "streaming"
+    """Substantive events come."""
+    WAITING = "waiting"
+    """Between two tries."""
+    RUNNING_TOOLS = "running_tools"
+    """The call completed; its tools run."""
+    SEALED = "sealed"
+    """The turn has ended."""
+    HANDED_OFF = "handed_off"
+    """Another process goes on."""
+
+
+class Kind(Enum):
+    """What an event is to the state it meets."""
+
+    BEGIN = "begin"
+    KEEPALIVE = "keepalive"
+    CONTENT = "content"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    NOT_ANSWERED = "not_answered"
+    DIED = "died"
+    STALE = "stale"
+    """It tells of an attempt that is no longer listened to."""
+    TOOL_FINISHED = "tool_finished"
+    TICK = "tick"
+    DRAIN = "drain"
+
+
+_KINDS: dict[type[Event], Kind] = {
+    Begin: Kind.BEGIN,
+    NotAnswered: Kind.NOT_ANSWERED,
+    Died: Kind.DIED,
+    ToolFinished: Kind.TOOL_FINISHED,
+    Tick: Kind.TICK,
+    Drain: Kind.DRAIN,
+}
+
+
+def kind_of(event: Event, *, is_current: bool) -> Kind:
+    """`is_current`: a stream's event belongs to the attempt that is listened to."""
+    if isinstance(event, Heard | NotAnswered | Died) and not is_current:
+        return Kind.STALE
+    if not isinstance(event, Heard):
+        return _KINDS[type(event)]
+    if isinstance(event.event, Completed):
+        return Kind.COMPLETED
+    if isinstance(event.event, Failed):
+        return Kind.FAILED
+    return Kind.CONTENT if isinstance(event.event, SUBSTANTIVE) else Kind.KEEPALIVE
+
+
+_AFTER_A_DEATH = frozenset({State.CALLING, State.WAITING, State.SEALED})
+_AFTER_A_CALL = frozenset({State.CALLING, State.RUNNING_TOOLS, State.SEALED})
+
+TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
+    State.READY: {
+        Kind.BEGIN: frozenset({State.CALLING, State.RUNNING_TOOLS, State.SEALED}),
+        Kind.DRAIN: frozenset({State.READY, State.HANDED_OFF}),
+    },
+    State.CALLING: {
+        Kind.KEEPALIVE: frozenset({State.CALLING}),
+        Kind.CONTENT: frozenset({State.STREAMING}),
+        Kind.COMPLETED: _AFTER_A_CALL,
+        Kind.FAILED: _AFTER_A_DEATH,
+        Kind.NOT_ANSWERED: _AFTER_A_DEATH,
+        Kind.DIED: _AFTER_A_DEATH,
+        Kind.STALE: frozenset({State.CALLING}),
+        Kind.TICK: _AFTER_A_DEATH,
+        Kind.DRAIN: frozenset({State.CALLING, State.HANDED_OFF}),
+    },
+    State.STREAMING: {
+        Kind.KEEPALIVE: frozenset({State.STREAMING}),
+        Kind.CONTENT: frozenset({State.STREAMING}),
+        Kind.COMPLETED: _AFTER_A_CALL,
+        Kind.FAILED: _AFTER_A_DEATH,
+        Kind.DIED: _AFTER_A_DEATH,
+        Kind.STALE: frozenset({State.STREAMING}),
+        Kind.TICK: _AFTER_A_DEATH | {State.STREAMING},
+        Kind.DRAIN: frozenset({State.STREAMING, State.HANDED_OFF}),
+    },
+    State.WAITING: {
+        Kind.STALE: frozenset({State.WAITING}),
+        Kind.TICK: frozenset({State.CALLING, State.WAITING, State.SEALED}),
+        Kind.DRAIN: frozenset({State.HANDED_OFF, State.SEALED}),
+    },
+    State.RUNNING_TOOLS: {
+        Kind.TOOL_FINISHED: frozenset({State.RUNNING_TOOLS, State.CALLING, State.SEALED, State.HANDED_OFF}),
+        Kind.STALE: frozenset({State.RUNNING_TOOLS}),
+        Kind.TICK: frozenset({State.RUNNING_TOOLS, State.SEALED}),
+        Kind.DRAIN: frozenset({State.RUNNING_TOOLS}),
+    },
+    State.SEALED: {},
+    State.HANDED_OFF: {},
+}

@@ -1,0 +1,76 @@
+"""What a completed call means for the turn.
+
+What belongs here: judging the committed facts of one call, so that the driver that heard it and one that reads it in
+the journal come to the same. What must not be known here: streams, states, time.
+"""
+
+from dataclasses import dataclass
+
+from worker.codecs.events import Completed, ToolCall
+from worker.output.events import Outcome
+from worker.turn import failures
+from worker.turn.commands import Failure
+from worker.turn.facts import Committed
+
+REFUSAL = "refusal"
+_CUT_OFF = ("length", "content_filter")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The call was the turn's last."""
+
+    outcome: Outcome
+    reason: str | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRefusal:
+    """A tool call that is not run: what the model is told, and a word for programs."""
+
+    result: str
+    failure: str
+
+
+OUTCOME_UNKNOWN = ToolRefusal(
+    "Error: this tool call was interrupted and its outcome is unknown. It may have taken effect: find out before you "
+    "call it again.",
+    "outcome_unknown",
+)
+
+
+def finish_reason(completed: Completed) -> str | None:
+    """How a call finished: the provider's word, or `refusal` when the model refused.
+
+    Some wire formats tell a refusal by a field beside the finish reason; the journal keeps one word.
+    """
+    if completed.refusal and completed.finish_reason not in _CUT_OFF:
+        return REFUSAL
+    return completed.finish_reason
+
+
+def ending(committed: Committed, offered: tuple[str, ...], provider: str) -> Ending | None:
+    """How the turn ends with this call, or None when it goes on with tools. `offered`: names of the tools offered."""
+    if committed.finish_reason in (*_CUT_OFF, REFUSAL):
+        return Ending("incomplete", committed.finish_reason)
+    if committed.tool_calls:
+        return None if offered else Ending("failed", None, failures.unknown_tool(committed.tool_calls[0].name))
+    if not committed.text.strip():
+        return Ending("failed", None, failures.empty_answer(provider, committed.finish_reason))
+    return Ending("completed")
+
+
+def refusal_to_run(tool_call: ToolCall, offered: tuple[str, ...]) -> ToolRefusal | None:
+    """Why a tool call cannot be run, or None when it can."""
+    if tool_call.name not in offered:
+        return ToolRefusal(
+            f"Error: there is no such tool. The tools are: {', '.join(offered)}.",
+            "unknown_tool",
+        )
+    if tool_call.arguments_json is None:
+        return ToolRefusal(
+            "Error: the arguments are not one whole JSON object, so nothing was run. Call the tool again.",
+            "bad_arguments",
+        )
+    return None

@@ -1,0 +1,231 @@
+"""The composition root of a process that runs turns: settings become the parts, and the parts meet.
+
+What belongs here: building and owning connections, heartbeat, tick and drivers. What must not be known here: what a
+turn does next, Celery.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import redis.asyncio
+from redis import RedisError
+
+from worker import ids
+from worker.codecs.messages import Message
+from worker.codecs.openai_chat import ChatCodec
+from worker.engine.driver import Attempt, Toolbox, TurnDriver
+from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
+from worker.engine.stream import Endpoint, attempt_events
+from worker.errors import ConfigurationError, Fenced, Rewound, TurnSealed
+from worker.http import open_client
+from worker.observability import warn
+from worker.settings import AgentSettings, ProviderSettings, WorkerSettings
+from worker.store import connect, journal, lease
+from worker.store.accumulator import ExecutionOutputAccumulator
+from worker.store.inbox import ensure_meta
+from worker.store.lease import Grant
+from worker.store.tick import StagingTick
+from worker.tools import BUILT_IN
+from worker.turn import outputs
+from worker.turn.commands import DiscardCall, Failure, Seal
+from worker.turn.machine import TurnMachine
+from worker.turn.start import TurnLimits, TurnStart
+from worker.turn.watchdog import WatchdogLimits
+
+if TYPE_CHECKING:
+    import httpx
+
+_CLAIM_TRIES = 5
+
+
+class TurnProcess:
+    """Everything of one process that runs turns. Made, started and stopped on one event loop.
+
+    `wake`: asks any turns process to look at a session; called from the heartbeat's thread. Without it the process
+    sweeps nothing and runs only what it is handed.
+    """
+
+    def __init__(self, settings: WorkerSettings, wake: Callable[[str], None] | None = None) -> None:
+        self._settings = settings
+        self._wake = wake
+        self._draining = False
+        self._drivers: set[TurnDriver] = set()
+        self._redis: redis.asyncio.Redis
+        self._http: dict[str, httpx.AsyncClient] = {}
+        self._heartbeat: Heartbeat
+        self._tick: StagingTick
+        self._ticking: asyncio.Task[None]
+
+    async def start(self) -> None:
+        """Connect, and start the heartbeat and the tick. Raises `ConfigurationError` for a store of other settings."""
+        settings = self._settings
+        self._redis = connect.open_redis(settings.redis())
+        await ensure_meta(self._redis, settings.partitions)
+        limits = HeartbeatLimits(settings.lease.ttl_s, settings.lease.renew_s, settings.lease.sweep_s)
+        loop = asyncio.get_running_loop()
+        self._heartbeat = Heartbeat(
+            connect.open_redis_sync(settings.redis()), limits, settings.partitions, loop, self._wake
+        )
+        self._heartbeat.start()
+        self._tick = StagingTick(self._redis, settings.staging.tick_s)
+        self._ticking = loop.create_task(self._tick.run())
+
+    async def stop(self) -> None:
+        """Close what `start` opened. Turns that still run lose their lease and go on elsewhere."""
+        self._ticking.cancel()
+        await asyncio.to_thread(self._heartbeat.stop)
+        for client in self._http.values():
+            await client.aclose()
+        await self._redis.aclose()
+
+    def drain(self) -> None:
+        """Take no new turn, and tell the running ones. To be called on the event loop."""
+        self._draining = True
+        self._heartbeat.drain()
+        for driver in tuple(self._drivers):
+            driver.drain()
+
+    async def run_session(self, session: str) -> None:
+        """Drive the turns of a session, one after the other, as long as they are ours to drive."""
+        while not self._draining:
+            claimed_at = monotonic()
+            grant = await self._claim(session)
+            if grant is None:
+                return
+            try:
+                await self._drive(grant, claimed_at)
+            except Rewound:
+                warn("turn_rewound", turn=grant.turn, session=session)
+            except (Fenced, TurnSealed):
+                warn("turn_lost", turn=grant.turn, session=session)
+                return
+
+    async def _claim(self, session: str) -> Grant | None:
+        nonce = ids.new_nonce()
+        for tries_left in reversed(range(_CLAIM_TRIES)):
+            try:
+                return await lease.claim(
+                    self._redis, session, nonce, self._settings.lease.ttl_s, self._settings.partitions
+                )
+            except (RedisError, OSError):
+                if not tries_left:
+                    raise
+                await asyncio.sleep(self._settings.lease.renew_s)
+        return None
+
+    async def _drive(self, grant: Grant, claimed_at: float) -> None:
+        partition = ids.partition_of_session(grant.session, self._settings.partitions)
+        accumulator = ExecutionOutputAccumulator(
+            self._redis,
+            grant,
+            lambda: self._heartbeat.holds(grant.turn, grant.nonce),
+            round(self._settings.turns.keep_s),
+        )
+        try:
+            driver = await self._driver(grant, accumulator)
+        except ConfigurationError as error:
+            await self._fail(grant, accumulator, error)
+            return
+        self._heartbeat.hold(grant.turn, grant.nonce, partition, driver, claimed_at)
+        self._drivers.add(driver)
+        if self._draining:
+            driver.drain()
+        self._tick.add(accumulator)
+        try:
+            await driver.run()
+        finally:
+            self._tick.remove(accumulator)
+            self._heartbeat.let_go(grant.turn, grant.nonce)
+            self._drivers.discard(driver)
+
+    async def _driver(self, grant: Grant, accumulator: ExecutionOutputAccumulator) -> TurnDriver:
+        settings = self._settings
+        agent = settings.agent(grant.agent)
+        provider = settings.providers[agent.provider]
+        history = await journal.history(
+            self._redis, grant.session, grant.turn, settings.turns.history_turns, settings.partitions
+        )
+        machine = TurnMachine(
+            _start(grant, agent, provider, history=history),
+            _limits(settings, provider),
+            deadline=monotonic() + grant.remaining_s,
+            jitter=random.SystemRandom().random,
+        )
+        toolbox = Toolbox({name: BUILT_IN[name] for name in agent.tools}, settings.turns.tool_timeout_s)
+        return TurnDriver(
+            grant,
+            machine,
+            accumulator,
+            self._attempt(agent.provider, provider),
+            toolbox,
+            lambda: self._heartbeat.is_valid(grant.turn, grant.nonce),
+        )
+
+    async def _fail(self, grant: Grant, accumulator: ExecutionOutputAccumulator, error: ConfigurationError) -> None:
+        """Seal a turn that cannot even be asked: its settings are gone or wrong in this process."""
+        totals = grant.progress.totals
+        failure = Failure("input", "not_configured", str(error))
+        seal = Seal("failed", None, failure, totals)
+        correlation = ids.correlation_of(grant.turn, grant.nonce)
+        progress = grant.progress
+        if progress.is_open:
+            discard = DiscardCall(progress.call, progress.attempt, "takeover", 0, totals)
+            await accumulator.discard(progress.call, progress.attempt, totals, outputs.of_discard(discard))
+        await accumulator.seal("failed", None, failure, correlation, totals, outputs.of_seal(seal, correlation))
+        warn("turn_not_configured", turn=grant.turn, session=grant.session, correlation_id=correlation)
+
+    def _attempt(self, name: str, provider: ProviderSettings) -> Attempt:
+        client = self._http.get(name)
+        if client is None:
+            client = self._http[name] = open_client(connect_timeout_s=provider.connect_timeout_s)
+        endpoint = Endpoint(
+            name=name,
+            base_url=provider.base_url,
+            api_key=provider.api_key.get_secret_value() if provider.api_key else None,
+            headers={header: value.get_secret_value() for header, value in provider.headers.items()},
+            connect_timeout_s=provider.connect_timeout_s,
+            finish_grace_s=provider.finish_grace_s,
+        )
+        codec = ChatCodec()
+        return lambda request, call, attempt: attempt_events(client, endpoint, codec, request, call, attempt)
+
+
+def _start(grant: Grant, agent: AgentSettings, provider: ProviderSettings, history: tuple[Message, ...]) -> TurnStart:
+    tools = [BUILT_IN[name] for name in agent.tools]
+    return TurnStart(
+        message=grant.message,
+        model=agent.model or provider.model or "",
+        provider=agent.provider,
+        history=history,
+        facts=grant.facts,
+        progress=grant.progress,
+        instructions=agent.instructions,
+        tools=tuple(tool.spec for tool in tools),
+        retry_safe=frozenset(tool.spec.name for tool in tools if tool.retry_safe),
+        max_tokens=agent.max_tokens,
+        temperature=agent.temperature,
+        extra_body=dict(agent.extra_body),
+    )
+
+
+def _limits(settings: WorkerSettings, provider: ProviderSettings) -> TurnLimits:
+    turns = settings.turns
+    return TurnLimits(
+        watchdog=WatchdogLimits(
+            prefill_s=provider.prefill_timeout_s,
+            inter_delta_s=provider.first_token_timeout_s,
+            progress_s=provider.no_progress_timeout_s,
+            stall_s=provider.stall_timeout_s,
+        ),
+        resume_budget=turns.timeout_resume_retry_budget,
+        resume_backoff_s=turns.resume_backoff_s,
+        transport_retries=provider.transport_retries,
+        transport_backoff_s=provider.transport_backoff_s,
+        transport_backoff_max_s=provider.transport_backoff_max_s,
+        max_calls=turns.max_calls,
+        crash_cap=turns.crash_cap,
+        on_drain=turns.on_drain,
+    )
