@@ -10,16 +10,14 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
-import httpx
 import redis.asyncio
 from redis.exceptions import RedisError
 
-import channels
-import worker
 from channels.settings import Settings
 from worker.http import HTTP_FAULTS, classify, open_client, read_start
 from worker.settings import ProviderSettings
@@ -44,8 +42,8 @@ class Check:
 def check_imports() -> list[Check]:
     """Whether `worker` and `channels` are ours and nobody else's in this environment."""
     checks = []
-    for package in (worker, channels):
-        name, ours = package.__name__, Path(str(package.__file__)).resolve()
+    for name in ("worker", "channels"):
+        ours = Path(str(sys.modules[name].__file__)).resolve()
         others = set(packages_distributions().get(name, ())) - {"lastword"}
         paths = {(Path(entry or ".") / name / "__init__.py").resolve() for entry in sys.path}
         strangers = sorted(str(path) for path in paths if path != ours and path.is_file())
@@ -133,8 +131,10 @@ async def _check_provider(name: str, provider: ProviderSettings, models: Sequenc
         async with (
             asyncio.timeout(_PROVIDER_LIMIT_S),
             open_client(connect_timeout_s=provider.connect_timeout_s) as client,
+            client.stream("GET", url, headers=headers) as response,
         ):
-            status, body = await _get(client, url, headers)
+            status = response.status_code
+            body = await read_start(response.aiter_raw(), _MODELS_LIMIT_BYTES, _PROVIDER_LIMIT_S)
     except TimeoutError:
         return Check(
             title,
@@ -153,7 +153,7 @@ def judged(title: str, name: str, status: int, body: bytes, models: Sequence[str
         return Check(title, False, f"it refused the key (HTTP {status})", f"correct providers.{name}.api_key")
     if status in (404, 405):
         return Check(title, True, f"it answers, but lists no models (HTTP {status}): {', '.join(models)} not checked")
-    if status != httpx.codes.OK:
+    if status != HTTPStatus.OK:
         return Check(title, False, f"it answered HTTP {status}", f"see to the server, or correct {_of(name)}")
     try:
         known = [str(one["id"]) for one in json.loads(body)["data"]]
@@ -164,11 +164,6 @@ def judged(title: str, name: str, status: int, body: bytes, models: Sequence[str
         fix = f"correct the model; {nearest(missing[0], known)}"
         return Check(title, False, f"it does not know the model {', '.join(missing)}", fix)
     return Check(title, True, f"it answers and knows {', '.join(models) or f'{len(known)} models'}")
-
-
-async def _get(client: httpx.AsyncClient, url: str, headers: dict[str, str]) -> tuple[int, bytes]:
-    async with client.stream("GET", url, headers=headers) as response:
-        return response.status_code, await read_start(response.aiter_raw(), _MODELS_LIMIT_BYTES, _PROVIDER_LIMIT_S)
 
 
 def _of(name: str) -> str:

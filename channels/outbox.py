@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis.asyncio
-from redis.exceptions import RedisError
 
 from channels.delivery import machine, model
 from channels.delivery.backoff import Backoff
@@ -29,9 +28,6 @@ from worker import ids
 from worker.errors import ConfigurationError, StoreError
 from worker.store import keys
 from worker.store.script import Argument, Script
-
-UNREACHABLE = (RedisError, OSError)
-"""What a call raises while Redis is away: whether its step was taken is unknown, and it may be repeated."""
 
 KEEP_S = 7 * 86400.0
 KEEP_DEAD_S = 30 * 86400.0
@@ -231,7 +227,7 @@ async def replay(client: redis.asyncio.Redis, delivery: str) -> Delivery:
         replayed, log = machine.replay(dead, now_ms), []
     else:
         replayed, log = machine.put_back(dead, now_ms), [keys.log(names.partition)]
-    if not await _store(client, names, dead, replayed, now_ms, log):
+    if not await _store(client, names, dead, replayed, now_ms, log=log):
         raise ConfigurationError(f"delivery {delivery} was changed meanwhile: look at it again")
     return replayed
 
@@ -247,7 +243,7 @@ def _names_of(delivery: str) -> _Names:
 
 
 async def _store(  # noqa: PLR0913 - a step: where, from what, to what, when
-    client: redis.asyncio.Redis, names: _Names, old: Delivery, new: Delivery, now_ms: int, log: Sequence[str] = ()
+    client: redis.asyncio.Redis, names: _Names, old: Delivery, new: Delivery, now_ms: int, *, log: Sequence[str] = ()
 ) -> bool:
     arguments = [old.version, old.token, now_ms, *_stored(new)]
     return bool((await _SETTLE(client, [*names.sets, names.record(old.id), *log], arguments))[0])

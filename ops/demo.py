@@ -28,13 +28,14 @@ from rich.table import Table
 from rich.text import Text
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from channels.console.run import FOLLOW_BLOCK_S, follow
+from channels.console.run import FOLLOW_BLOCK_S, Shown, follow
 from channels.embedded import EmbeddedServer
 from worker.output.events import (
     CallCompletedOutput,
     ErrorOutput,
     Output,
     TextDeltaOutput,
+    TextOutput,
     TextStreamDiscardedOutput,
     ToolCallOutput,
     ToolResultOutput,
@@ -171,7 +172,7 @@ class Stage:
 
     def stream(self, words: str) -> None:
         """A piece of a line that is still streaming."""
-        if not self._streaming:
+        if words and not self._streaming:
             self.console.print(Text(f"{time.monotonic() - self.started:6.2f}s  {'deltas':<10}", style="dim"), end="")
             self._streaming = True
         self.console.out(words, end="", highlight=False)
@@ -194,8 +195,12 @@ class Stage:
         """Fail when one of the processes has ended."""
         for name, process in self._processes:
             if process.poll() is not None:
-                log = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")[-2000:]
-                raise SystemExit(f"{name} ended with code {process.returncode}; the end of its log:\n{log}")
+                raise SystemExit(f"{name} ended with code {process.returncode}\n{self.logs()}")
+
+    def logs(self) -> str:
+        """The end of every process's log."""
+        texts = {name: (self.folder / f"{name}.log").read_text(encoding="utf-8") for name, _ in self._processes}
+        return "\n".join(f"--- {name}\n{text[-2000:]}" for name, text in texts.items())
 
     def stop(self) -> None:
         """Stop the processes, last started first; what does not end is killed."""
@@ -222,11 +227,12 @@ async def provider_url(stage: Stage) -> str:
             await asyncio.sleep(0.05)
 
 
-def show(stage: Stage, output: Output) -> None:
+def show(stage: Stage, shown: Shown, output: Output) -> None:
     """One output, as a live reader is told of it."""
+    shown.take(output)
     match output:
-        case TextDeltaOutput():
-            stage.stream(output.text)
+        case TextDeltaOutput() | TextOutput():
+            stage.stream(shown.unseen)
         case TextStreamDiscardedOutput():
             stage.say("stall", f"call {output.call}, attempt {output.attempt}: {output.reason}", "yellow")
             stage.say("discard", f"{output.discarded_bytes} bytes of the dead attempt are void", "yellow")
@@ -285,10 +291,13 @@ async def perform(stage: Stage) -> tuple[Truth, Received]:
         try:
             turn = await submit(stage, environment)
             async with asyncio.timeout(LIMIT_S):
+                shown = Shown(turn, "")
                 async for output in follow(client, turn):
                     stage.check()
-                    show(stage, output)
+                    show(stage, shown, output)
                 received = await receiver.received.get()
+        except TimeoutError:
+            raise SystemExit(f"nothing arrived within {LIMIT_S:.0f} s\n{stage.logs()}") from None
         finally:
             await client.aclose()
         signed = "verified" if received.verified else "WRONG"

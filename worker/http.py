@@ -26,7 +26,8 @@ import aiohttp
 import httpx
 from aiohttp import http_exceptions
 from aiohttp.abc import AbstractResolver
-from httpx_aiohttp import AiohttpTransport
+
+from worker.transport import open_transport
 
 Sent = Literal["no", "perhaps"]
 _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
@@ -66,21 +67,8 @@ def open_client(
     """
     # httpx writes every URL to its log at INFO, and a path or a query may hold a key.
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    context = ssl_context or httpx.create_ssl_context()
-
-    def session() -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=max_connections or 0,
-            keepalive_timeout=idle_s,
-            ssl=context,
-            resolver=resolver,
-            use_dns_cache=resolver is None,
-        )
-        cookies = aiohttp.DummyCookieJar()
-        return aiohttp.ClientSession(connector=connector, cookie_jar=cookies, response_class=_BoundResponse)
-
     return httpx.AsyncClient(
-        transport=AiohttpTransport(verify=context, trust_env=False, client=session),
+        transport=open_transport(idle_s, max_connections, resolver, ssl_context or httpx.create_ssl_context()),
         headers={"User-Agent": "lastword", "Accept-Encoding": "identity"},
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         timeout=connect_timeout(connect_timeout_s),
@@ -92,49 +80,6 @@ def open_client(
 def connect_timeout(seconds: float) -> httpx.Timeout:
     """A timeout for one request that bounds lookup, connection and TLS together, and nothing else."""
     return httpx.Timeout(None, connect=seconds, pool=seconds)
-
-
-class _BoundResponse(aiohttp.ClientResponse):
-    """A response that shares its connection's end: dropping one drops the other at once.
-
-    aiohttp 3.14 leaves both halves open. A body that breaks HTTP closes the connection without a word to the reader,
-    who waits for ever. And closing a response first sends what is left of the request, which a frozen peer never takes.
-    """
-
-    async def start(self, connection: Any) -> aiohttp.ClientResponse:
-        await super().start(connection)
-        protocol = connection.protocol
-        closed = None if protocol is None else protocol.closed
-        if closed is not None and not self.content.is_eof():
-            closed.remove_done_callback(_look_at)
-            closed.add_done_callback(_look_at)
-            closed.add_done_callback(self._end_body)
-            self.content.on_eof(lambda: closed.remove_done_callback(self._end_body))
-        return self
-
-    def _end_body(self, _closed: "asyncio.Future[None]") -> None:
-        if not self.content.is_eof() and self.content.exception() is None:
-            self.content.set_exception(aiohttp.ClientPayloadError("the body breaks HTTP"))
-
-    def close(self) -> None:
-        self._abort()
-        super().close()
-
-    def release(self) -> Any:
-        if not self.content.is_eof():
-            self._abort()
-        return super().release()
-
-    def _abort(self) -> None:
-        transport = None if self.connection is None else self.connection.transport
-        if transport is not None:
-            transport.abort()
-
-
-def _look_at(closed: "asyncio.Future[None]") -> None:
-    """Asyncio logs an exception that nobody looked at; whoever reads the body gets this one anyway."""
-    if not closed.cancelled():
-        closed.exception()
 
 
 async def read_start(chunks: AsyncIterator[bytes], max_bytes: int, within_s: float) -> bytes:

@@ -1,6 +1,8 @@
 """The commands of `lastword` and their arguments.
 
 What belongs here: names, arguments and help. What must not be known here: what a command does; each line hands over.
+
+A command loads what it needs when it is called, so that none waits for the libraries of another.
 """
 
 import asyncio
@@ -12,13 +14,9 @@ from typing import Annotated
 
 import typer
 
-from channels.console import deliveries, doctor, exits, settings, submit, turns, up
-from channels.console.decode import decode_file
-from channels.console.joined import joined
+from channels.console import exits
 from channels.delivery.model import State
-from channels.settings import load_settings
 from worker.errors import ConfigurationError
-from worker.settings import DEFAULT_AGENT
 
 EXIT_CODES = "Exit codes: " + "; ".join(f"{code}: {meaning}" for code, meaning in exits.MEANING.items()) + "."
 
@@ -45,20 +43,24 @@ DeliveryId = Annotated[str, typer.Argument(metavar="ID", help="Id of a delivery,
 @app.command("up", epilog="Example: lastword up")
 def up_command() -> None:
     """Run everything on this machine: the turns and the delivery workers, and an embedded Valkey under them."""
+    from channels.console import up
+    from channels.settings import load_settings
+
     raise typer.Exit(up.run_up(load_settings()))
 
 
 @app.command("run", epilog='Example: lastword run "What is the time in Oslo?" --json')
-def run_command(prompt: Prompt, agent: Agent = DEFAULT_AGENT, session: Session = None, as_json: Json = False) -> None:
+def run_command(prompt: Prompt, agent: Agent = "default", session: Session = None, as_json: Json = False) -> None:
     """Run one turn in this process and show it as it happens."""
-    from channels.console.run import run as run_turn  # noqa: PLC0415 - no other command loads the engine
+    from channels.console.joined import joined
+    from channels.console.run import run
+    from channels.settings import load_settings
 
-    loaded = load_settings()
+    loaded, message = load_settings(), _prompt(prompt)
     loaded.agent(agent)
     with joined(loaded) as there:
         url = there.settings.redis()
-        message = submit.prompt_of(prompt)
-        code = asyncio.run(run_turn(loaded, url, message, agent=agent, session=session, as_json=as_json))
+        code = asyncio.run(run(loaded, url, message, agent=agent, session=session, as_json=as_json))
     raise typer.Exit(code)
 
 
@@ -70,14 +72,17 @@ def submit_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     to: Annotated[list[str] | None, typer.Option(metavar="NAME|URL", help="Who gets the outcome.")] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Comes back with the outcome.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key gives the same turn, for a day.")] = None,
-    agent: Agent = DEFAULT_AGENT,
+    agent: Agent = "default",
     session: Session = None,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait that long for the outcome.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Hand a message in; `lastword up` runs the turn and delivers its outcome."""
+    from channels.console import submit
+    from channels.settings import load_settings
+
     message = submit.Message(
-        prompt=submit.prompt_of(prompt),
+        prompt=_prompt(prompt),
         agent=agent,
         session=session,
         to=tuple(to or ()),
@@ -94,6 +99,9 @@ def turns_show(
     as_json: Json = False,
 ) -> None:
     """Show a turn's outputs. Discarded text is struck through where a reader saw it, else its size is told."""
+    from channels.console import turns
+    from channels.settings import load_settings
+
     raise typer.Exit(turns.run_show(load_settings(), turn, as_json=as_json))
 
 
@@ -104,24 +112,36 @@ def deliveries_list(
     as_json: Json = False,
 ) -> None:
     """List deliveries, the newest first. With --json one object a line."""
+    from channels.console import deliveries
+    from channels.settings import load_settings
+
     raise typer.Exit(deliveries.run_list(load_settings(), state, limit, as_json=as_json))
 
 
 @deliveries_app.command("show", epilog="Example: lastword deliveries show dlv_00f3a1b2c3d4e5f60718293a")
 def deliveries_show(delivery: DeliveryId, as_json: Json = False) -> None:
     """Show a delivery and its attempts. The exit code is 1 if it is dead."""
+    from channels.console import deliveries
+    from channels.settings import load_settings
+
     raise typer.Exit(deliveries.run_show(load_settings(), delivery, as_json=as_json))
 
 
 @deliveries_app.command("replay", epilog="Example: lastword deliveries replay dlv_00f3a1b2c3d4e5f60718293a")
 def deliveries_replay(delivery: DeliveryId, as_json: Json = False) -> None:
     """Try a dead delivery again, from its first attempt."""
+    from channels.console import deliveries
+    from channels.settings import load_settings
+
     raise typer.Exit(deliveries.run_replay(load_settings(), delivery, as_json=as_json))
 
 
 @app.command("doctor", epilog="Example: lastword doctor --json")
 def doctor_command(as_json: Json = False) -> None:
     """Look whether everything is as it must be, and name the fix where it is not. Exit code 0: all is good."""
+    from channels.console import doctor
+    from channels.settings import load_settings
+
     raise typer.Exit(doctor.run_doctor(load_settings(), as_json=as_json))
 
 
@@ -132,6 +152,8 @@ def decode_command(
     chunk: Annotated[int | None, typer.Option(min=1, metavar="BYTES", help="Feed that many at a time.")] = None,
 ) -> None:
     """Show what Lastword makes of captured streams: one JSON object a line, also for a stream that broke off."""
+    from channels.console.decode import decode_file
+
     if wire != "chat":
         raise ConfigurationError(f"--wire {wire!r} is not known: use chat")
     for file in files:
@@ -150,7 +172,7 @@ def provider_command(
     transcript: Annotated[Path | None, typer.Option(metavar="FILE", help="Gets what was asked and sent.")] = None,
 ) -> None:
     """Run a stand-in provider that answers from a script, to rehearse without a model. Prints its base URL."""
-    from channels.rehearsal import server  # noqa: PLC0415 - no other command loads the HTTP server
+    from channels.rehearsal import server
 
     server.run(script, host, port, transcript, started=lambda url: print(url, flush=True))
 
@@ -161,6 +183,8 @@ def settings_command(
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of lastword.toml instead.")] = False,
 ) -> None:
     """Show each setting, its unit and where its value came from. Secrets are never shown."""
+    from channels.console import settings
+
     raise typer.Exit(settings.run_schema() if schema else settings.run_settings(as_json=as_json))
 
 
@@ -168,3 +192,7 @@ def settings_command(
 def version_command() -> None:
     """Show the version."""
     sys.stdout.write(version_of("lastword") + "\n")
+
+
+def _prompt(argument: str) -> str:
+    return sys.stdin.read() if argument == "-" else argument

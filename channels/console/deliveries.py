@@ -10,14 +10,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-import redis.asyncio
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from channels import outbox
 from channels.console import exits
-from channels.console.joined import Joined, ask
+from channels.console.joined import Client, Joined, ask
 from channels.delivery.model import Delivery, State
 from channels.settings import Settings
 from worker.app import make_app, wake_delivery
@@ -28,7 +27,7 @@ _STYLES: dict[State, str] = {"delivered": "green", "dead": "red", "waiting": "ye
 def run_list(settings: Settings, state: State | None, limit: int, *, as_json: bool) -> int:
     """Print the newest deliveries; returns the exit code."""
 
-    async def listed(there: Joined, client: redis.asyncio.Redis) -> int:
+    async def listed(there: Joined, client: Client) -> int:
         found = await outbox.listed(client, there.settings.partitions, limit, state)
         if as_json:
             sys.stdout.writelines(json.dumps(asdict(delivery)) + "\n" for delivery in found)
@@ -42,7 +41,7 @@ def run_list(settings: Settings, state: State | None, limit: int, *, as_json: bo
 def run_show(settings: Settings, delivery: str, *, as_json: bool) -> int:
     """Print one delivery with its attempts; the exit code says whether it is dead."""
 
-    async def shown(_: Joined, client: redis.asyncio.Redis) -> int:
+    async def shown(_: Joined, client: Client) -> int:
         found = await outbox.show(client, delivery)
         _print(found, as_json=as_json)
         return exits.FAILED if found.state == "dead" else exits.OK
@@ -53,7 +52,7 @@ def run_show(settings: Settings, delivery: str, *, as_json: bool) -> int:
 def run_replay(settings: Settings, delivery: str, *, as_json: bool) -> int:
     """Make a dead delivery due now and wake a delivery process; returns the exit code."""
 
-    async def replayed(there: Joined, client: redis.asyncio.Redis) -> int:
+    async def replayed(there: Joined, client: Client) -> int:
         found = await outbox.replay(client, delivery)
         app = make_app(there.settings, concurrency=1)
         wake_delivery(app)

@@ -7,13 +7,12 @@ import json
 import sys
 from dataclasses import asdict
 
-import redis.asyncio
 from rich.console import Console
 from rich.text import Text
 
 from channels import doctor
 from channels.console import exits
-from channels.console.joined import Joined, ask
+from channels.console.joined import Client, Joined, ask
 from channels.doctor import Check
 from channels.settings import Settings
 from worker.errors import ConfigurationError
@@ -23,7 +22,7 @@ def run_doctor(settings: Settings, *, as_json: bool) -> int:
     """Look at everything; the exit code is 0 only if all is good."""
     checks = [*doctor.check_imports(), doctor.check_data_dir(settings.data_dir)]
 
-    async def redis_and_providers(_: Joined, client: redis.asyncio.Redis) -> int:
+    async def redis_and_providers(_: Joined, client: Client) -> int:
         checks.extend(await doctor.check_redis(client))
         checks.extend(await doctor.check_providers(settings))
         return exits.OK

@@ -10,10 +10,17 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 import redis.asyncio
+from redis.exceptions import RedisError
 
 from channels.embedded import EmbeddedServer
 from channels.settings import Settings
+from worker.errors import StoreUnavailable
 from worker.store import connect
+
+Client = redis.asyncio.Redis
+"""What a command asks its questions with."""
+
+_BLOCK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +33,26 @@ class Joined:
 
 @contextlib.contextmanager
 def joined(settings: Settings) -> Iterator[Joined]:
-    """Give the settings with `redis_url` set. A server that was started for this is stopped at the end."""
-    if settings.redis_url is not None:
-        yield Joined(settings, alone=False)
-        return
-    server = EmbeddedServer(settings.data_dir)
-    url = server.start()
+    """Give the settings with `redis_url` set. A server that was started for this is stopped at the end.
+
+    A Redis that fails inside becomes `StoreUnavailable`, with the fix.
+    """
+    server = None if settings.redis_url is not None else EmbeddedServer(settings.data_dir)
     try:
-        yield Joined(settings.model_copy(update={"redis_url": url}), alone=server.owned)
+        if server is None:
+            yield Joined(settings, alone=False)
+        else:
+            url = server.start()
+            yield Joined(settings.model_copy(update={"redis_url": url}), alone=server.owned)
+    except RedisError as error:
+        fix = "start it, or correct redis_url; `lastword doctor` looks closer"
+        raise StoreUnavailable(f"Redis did not do what it was asked ({type(error).__name__}): {fix}") from None
     finally:
-        server.stop()
+        if server is not None:
+            server.stop()
 
 
-def ask(settings: Settings, question: Callable[[Joined, redis.asyncio.Redis], Awaitable[int]]) -> int:
+def ask(settings: Settings, question: Callable[[Joined, Client], Awaitable[int]]) -> int:
     """Put a question to the Redis of a command; gives its exit code."""
 
     async def asked(there: Joined) -> int:
@@ -50,6 +64,3 @@ def ask(settings: Settings, question: Callable[[Joined, redis.asyncio.Redis], Aw
 
     with joined(settings) as there:
         return asyncio.run(asked(there))
-
-
-_BLOCK_S = 5.0

@@ -10,19 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import redis.asyncio
 from rich.console import Console
 
 from channels.console import exits
-from channels.console.joined import Joined, ask
+from channels.console.joined import Client, Joined, ask
 from channels.settings import Settings
 from worker import api
 from worker.app import make_app, wake_session
 from worker.errors import ConfigurationError
 from worker.output.events import TurnCompletedOutput
+from worker.store.inbox import IdempotencyConflict
 from worker.store.outputs import outputs_after
 
-_STDIN = "-"
 _BLOCK_MS = 2000
 
 
@@ -37,11 +36,6 @@ class Message:
     labels: dict[str, str]
     idempotency_key: str | None
     wait_s: float
-
-
-def prompt_of(argument: str) -> str:
-    """The prompt of the argument: itself, or the standard input for `-`."""
-    return sys.stdin.read() if argument == _STDIN else argument
 
 
 def labels_of(pairs: Sequence[str]) -> dict[str, str]:
@@ -64,20 +58,23 @@ def run_submit(settings: Settings, message: Message, *, as_json: bool) -> int:
     return ask(settings, partial(_submit, message, as_json))
 
 
-async def _submit(message: Message, as_json: bool, there: Joined, client: redis.asyncio.Redis) -> int:
+async def _submit(message: Message, as_json: bool, there: Joined, client: Client) -> int:
     app = make_app(there.settings, concurrency=1)
-    submitted = await api.submit(
-        there.settings,
-        client,
-        prompt=message.prompt,
-        source="cli",
-        wake=partial(wake_session, app),
-        agent=message.agent,
-        session=message.session,
-        labels=message.labels,
-        destinations=message.to,
-        idempotency_key=message.idempotency_key,
-    )
+    try:
+        submitted = await api.submit(
+            there.settings,
+            client,
+            prompt=message.prompt,
+            source="cli",
+            wake=partial(wake_session, app),
+            agent=message.agent,
+            session=message.session,
+            labels=message.labels,
+            destinations=message.to,
+            idempotency_key=message.idempotency_key,
+        )
+    except IdempotencyConflict as conflict:
+        raise ConfigurationError(str(conflict)) from None
     told = {"turn": submitted.turn, "session": submitted.session, "duplicate": submitted.duplicate}
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     if there.alone:
@@ -93,7 +90,7 @@ async def _submit(message: Message, as_json: bool, there: Joined, client: redis.
     return exits.of_outcome(end.outcome if end else None)
 
 
-async def _outcome(client: redis.asyncio.Redis, turn: str, wait_s: float) -> TurnCompletedOutput | None:
+async def _outcome(client: Client, turn: str, wait_s: float) -> TurnCompletedOutput | None:
     last = "0-0"
     try:
         async with asyncio.timeout(wait_s):

@@ -8,13 +8,12 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-import redis.asyncio
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from channels.console import exits
-from channels.console.joined import Joined, ask
+from channels.console.joined import Client, Joined, ask
 from channels.settings import Settings
 from worker.errors import ConfigurationError
 from worker.output import events
@@ -28,7 +27,7 @@ def run_show(settings: Settings, turn: str, *, as_json: bool) -> int:
     return ask(settings, partial(_show, turn, as_json))
 
 
-async def _show(turn: str, as_json: bool, _: Joined, client: redis.asyncio.Redis) -> int:
+async def _show(turn: str, as_json: bool, _: Joined, client: Client) -> int:
     record = await records.read_turn(client, turn)
     if record is None:
         raise ConfigurationError(f"turn {turn} is not known: it was never submitted here, or its keep_s is over")

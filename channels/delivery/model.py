@@ -42,10 +42,10 @@ class Attempt:
 class Delivery:
     """One delivery. Times are UTC milliseconds of the store's clock.
 
-    `destination`: a subscriber's name, or a URL, which may hold a secret. `attempts`: attempts begun since the delivery was made or last
-    replayed. `due_ms`: when to look at it next; for one in flight the end of its lease; 0 when final. `ended_ms`: when
-    it became final, or 0. `code` and `message`: why the last attempt failed, or why it is dead; empty when nothing
-    failed. `log`: the first attempt and the latest ones.
+    `destination`: a subscriber's name, or a URL, which may hold a secret. `attempts`: attempts begun since the delivery
+    was made or last replayed. `due_ms`: when to look at it next; for one in flight the end of its lease; 0 when final.
+    `ended_ms`: when it became final, or 0. `code` and `message`: why the last attempt failed, or why it is dead; empty
+    when nothing failed. `log`: the first attempt and the latest ones.
     """
 
     id: str

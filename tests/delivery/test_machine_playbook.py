@@ -172,6 +172,7 @@ def test_a_step_that_the_state_does_not_allow_raises_and_names_both(state: State
         "settled": ({"in_flight"}, lambda: machine.settle(delivery, REFUSED, 1_000, 0.5, BACKOFF)),
         "released": ({"in_flight"}, lambda: machine.release(delivery, 1_000)),
         "replayed": ({"dead"}, lambda: machine.replay(delivery, 1_000)),
+        "put back": ({"dead"}, lambda: machine.put_back(replace(delivery, destination=""), 1_000)),
     }
     for name, (allowed, step) in steps.items():
         if state in allowed:
@@ -179,6 +180,16 @@ def test_a_step_that_the_state_does_not_allow_raises_and_names_both(state: State
         else:
             with pytest.raises(LocalProtocolError, match=f"is {state} .* was {name}"):
                 step()
+
+
+def test_a_dead_log_entry_is_put_back_and_never_sent_itself() -> None:
+    entry = replace(made("dead"), destination="", ended_ms=1_000)
+    with pytest.raises(LocalProtocolError, match="replayed"):
+        machine.replay(entry, 2_000)
+    with pytest.raises(LocalProtocolError, match="put back"):
+        machine.put_back(made("dead"), 2_000)
+    back = machine.put_back(entry, 2_000)
+    assert (back.state, back.ended_ms, back.version) == ("cancelled", 2_000, entry.version + 1)
 
 
 def test_a_claim_before_the_delivery_is_due_is_refused() -> None:

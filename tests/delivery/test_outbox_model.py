@@ -1,7 +1,6 @@
 """A random life of an outbox beside a model of it: claims, settles, crashes, lost replies, repeats, stale holders.
 
-Nothing is forgotten, no attempt is uncounted, and one claim settles a delivery once. Time passes by moving every stored
-time into the past.
+Nothing is forgotten, no attempt is uncounted, and one claim settles a delivery once.
 """
 
 import asyncio
@@ -23,13 +22,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.dropped_replies import DroppedReplies
 
 from channels import outbox
 from channels.delivery import model
 from channels.delivery.backoff import Backoff
 from channels.delivery.model import Deferred, Delivered, Delivery, Outcome, Rejected
 from channels.outbox import Outbox
+from tests.delivery.passing_time import let_pass
+from tests.store.lossy import Fault, Lossy
 from worker import ids
 
 LEASE_S = 40.0
@@ -45,6 +45,7 @@ outcomes = st.sampled_from(
         Rejected("http_404", "no"),
     ]
 )
+faults: st.SearchStrategy[Fault] = st.sampled_from(["none", "none", "request lost", "reply lost"])
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class OutboxLife(RuleBasedStateMachine):
             return client
 
         self.client = self.run(open_client())
-        self.replies = DroppedReplies(self.client)
+        self.line = Lossy(self.client)
         self.outbox = Outbox(self.client, 0, lease_s=LEASE_S, backoff=BACKOFF, chance=lambda: 0.5)
         self.run(self.outbox.take_log(NONCE, 3600))
         self.expected: dict[str, Delivery] = {}
@@ -87,8 +88,8 @@ class OutboxLife(RuleBasedStateMachine):
             self.run(self.client.aclose())
         self.runner.close()
 
-    @rule(count=st.integers(1, 4), reply_lost=st.booleans())
-    def insert(self, count: int, reply_lost: bool) -> None:
+    @rule(count=st.integers(1, 4), fault=faults)
+    def insert(self, count: int, fault: Fault) -> None:
         made = [
             Delivery(
                 id=ids.delivery_of(0, f"evt_{self.cursor}_{number}", "crm"),
@@ -102,15 +103,15 @@ class OutboxLife(RuleBasedStateMachine):
             for number in range(count)
         ]
         step = (NONCE, f"{self.cursor}-0", f"{self.cursor + 1}-0", made)
-        assert self.answered(lambda: self.outbox.insert(*step), reply_lost=reply_lost) == count
+        assert self.answered(lambda: self.outbox.insert(*step), fault=fault) == count
         self.cursor += 1
         self.expected |= {delivery.id: delivery for delivery in made}
 
-    @rule(limit=st.integers(1, 5), reply_lost=st.booleans(), repeated=st.booleans())
-    def claim(self, limit: int, reply_lost: bool, repeated: bool) -> None:
+    @rule(limit=st.integers(1, 5), fault=faults, repeated=st.booleans())
+    def claim(self, limit: int, fault: Fault, repeated: bool) -> None:
         self.claims += 1
         token = f"claim{self.claims}"
-        batch = self.answered(lambda: self.outbox.claim(token, limit), reply_lost=reply_lost)
+        batch = self.answered(lambda: self.outbox.claim(token, limit), fault=fault)
         if repeated and batch:
             assert self.run(self.outbox.claim(token, limit)) == batch
         assert len(batch) <= limit
@@ -129,22 +130,22 @@ class OutboxLife(RuleBasedStateMachine):
         self.expected = self.stored()
 
     @precondition(lambda self: any(self.held))
-    @rule(data=st.data(), outcome=outcomes, reply_lost=st.booleans(), repeated=st.booleans())
-    def settle(self, data: st.DataObject, outcome: Outcome, reply_lost: bool, repeated: bool) -> None:
+    @rule(data=st.data(), outcome=outcomes, fault=faults, repeated=st.booleans())
+    def settle(self, data: st.DataObject, outcome: Outcome, fault: Fault, repeated: bool) -> None:
         one = self.pick(data)
         before = self.stored()
-        settled = self.answered(lambda: self.outbox.settle(one.delivery, outcome), reply_lost=reply_lost)
+        settled = self.answered(lambda: self.outbox.settle(one.delivery, outcome), fault=fault)
         if repeated:
             again = self.run(self.outbox.settle(one.delivery, outcome))
             assert (again is None) == (settled is None)
         self.take_step(one, before, stored=settled is not None)
 
     @precondition(lambda self: any(self.held))
-    @rule(data=st.data(), reply_lost=st.booleans())
-    def release(self, data: st.DataObject, reply_lost: bool) -> None:
+    @rule(data=st.data(), fault=faults)
+    def release(self, data: st.DataObject, fault: Fault) -> None:
         one = self.pick(data)
         before = self.stored()
-        stored = self.answered(lambda: self.outbox.release(one.delivery), reply_lost=reply_lost)
+        stored = self.answered(lambda: self.outbox.release(one.delivery), fault=fault)
         self.take_step(one, before, stored=stored)
 
     @precondition(lambda self: any(self.held))
@@ -154,21 +155,21 @@ class OutboxLife(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 41.0, 400.0]))
     def time_passes(self, seconds: float) -> None:
-        self.run(self.move_into_the_past(round(seconds * 1000)))
+        self.run(let_pass(self.client, seconds))
         self.expected = self.stored()
 
     @precondition(lambda self: any(one.state == "dead" for one in self.expected.values()))
-    @rule(data=st.data(), reply_lost=st.booleans())
-    def replay(self, data: st.DataObject, reply_lost: bool) -> None:
+    @rule(data=st.data(), fault=faults)
+    def replay(self, data: st.DataObject, fault: Fault) -> None:
         dead = data.draw(st.sampled_from(sorted(id_ for id_, one in self.expected.items() if one.state == "dead")))
-        if reply_lost:
-            self.replies.drop_next()
-            with pytest.raises(redis.ConnectionError):
-                self.run(outbox.replay(self.client, dead))
-        else:
+        self.line.faults.append(fault)
+        try:
             assert self.run(outbox.replay(self.client, dead)).state == "queued"
+        except redis.ConnectionError:
+            assert fault != "none"
+        self.line.faults.clear()
+        assert self.stored()[dead].state in {"queued", "dead" if fault == "request lost" else "queued"}
         self.expected = self.stored()
-        assert self.expected[dead].state == "queued"
 
     @invariant()
     def every_delivery_that_has_not_ended_is_in_the_due_set(self) -> None:
@@ -187,7 +188,7 @@ class OutboxLife(RuleBasedStateMachine):
     def all_ends(self) -> None:
         """With a receiver that takes everything, every delivery that is not dead is delivered."""
         for _ in range(10):
-            self.run(self.move_into_the_past(10_000_000))
+            self.run(let_pass(self.client, 10_000))
             while batch := self.run(self.outbox.claim(ids.new_nonce(), 100)):
                 for delivery in batch:
                     assert self.run(self.outbox.settle(delivery, Delivered(200)))
@@ -197,16 +198,16 @@ class OutboxLife(RuleBasedStateMachine):
     def pick(self, data: st.DataObject) -> Held:
         return self.held[data.draw(st.integers(0, len(self.held) - 1))]
 
-    def answered(self, call: Callable[[], Coroutine[Any, Any, Any]], *, reply_lost: bool) -> Any:
+    def answered(self, call: Callable[[], Coroutine[Any, Any, Any]], *, fault: Fault) -> Any:
         """Repeat a call until it is answered, as its caller would."""
-        if reply_lost:
-            self.replies.drop_next()
+        if fault != "none":
+            self.line.faults.append(fault)
         try:
             return self.run(call())
         except redis.ConnectionError:
             return self.run(call())
         finally:
-            self.replies.drop_none()
+            self.line.faults.clear()
 
     def take_step(self, one: Held, before: dict[str, Delivery], *, stored: bool) -> None:
         after = self.stored()
@@ -228,14 +229,6 @@ class OutboxLife(RuleBasedStateMachine):
             return {one.id: one for one in map(model.decode, found)}
 
         return self.run(read())
-
-    async def move_into_the_past(self, by_ms: int) -> None:
-        for id_ in self.expected:
-            one = model.decode(await self.client.hget(f"{TAG}dlv:{id_}", "record"))
-            if one.due_ms:
-                earlier = replace(one, due_ms=max(1, one.due_ms - by_ms))
-                await self.client.hset(f"{TAG}dlv:{id_}", "record", model.encode(earlier))
-                await self.client.zadd(TAG + "dlv-due", {id_: earlier.due_ms})
 
 
 def one_as_stored(one: Held, stored: dict[str, Delivery]) -> Delivery:

@@ -11,6 +11,7 @@ from channels.delivery import model
 from channels.delivery.backoff import Backoff
 from channels.delivery.model import Deferred, Delivered, Delivery, Rejected
 from channels.outbox import Outbox, RelayFenced
+from tests.delivery.passing_time import let_pass
 from worker import ids
 from worker.errors import ConfigurationError
 
@@ -18,8 +19,8 @@ NONCE = "relay"
 REFUSED = Deferred(None, "connection_refused", "nobody listens", "no")
 
 
-def box(client: redis.asyncio.Redis, partition: int = 0, *, lease_s: float = 40.0) -> Outbox:
-    return Outbox(client, partition, lease_s=lease_s, backoff=Backoff(), chance=lambda: 0.5)
+def box(client: redis.asyncio.Redis, partition: int = 0) -> Outbox:
+    return Outbox(client, partition, lease_s=40.0, backoff=Backoff(), chance=lambda: 0.5)
 
 
 def made(event: str, partition: int = 0, created_ms: int = 1) -> Delivery:
@@ -39,6 +40,11 @@ async def inserted(client: redis.asyncio.Redis, *events: str) -> list[Delivery]:
     await box(client).take_log(NONCE, 3600)
     await box(client).insert(NONCE, "0-0", "1-0", deliveries)
     return deliveries
+
+
+async def cursor_of(client: redis.asyncio.Redis, nonce: str) -> str | None:
+    place = await box(client).take_log(nonce, 3600)
+    return None if place is None else place.cursor
 
 
 async def died(client: redis.asyncio.Redis, event: str) -> Delivery:
@@ -62,9 +68,10 @@ async def test_claims_at_the_same_time_share_the_deliveries_and_none_gets_one_tw
 @pytest.mark.requirement("delivery:outbox:old-token")
 async def test_a_sender_that_wakes_after_its_lease_changes_nothing(any_redis: redis.asyncio.Redis) -> None:
     await inserted(any_redis, "evt_1")
-    hasty = Outbox(any_redis, 0, lease_s=0, backoff=Backoff(schedule_s=(0.0, 30.0)), chance=lambda: 0.5)
-    [held] = await hasty.claim("first", 1)
-    assert await hasty.claim("counts-the-first-as-unknown", 1) == []
+    [held] = await box(any_redis).claim("first", 1)
+    await let_pass(any_redis, 41)
+    assert await box(any_redis).claim("counts-the-first-as-unknown", 1) == []
+    await let_pass(any_redis, 6)
     [again] = await box(any_redis).claim("second", 1)
     assert await box(any_redis).settle(held, Delivered(200)) is None
     assert not await box(any_redis).release(held)
@@ -74,10 +81,13 @@ async def test_a_sender_that_wakes_after_its_lease_changes_nothing(any_redis: re
 
 @pytest.mark.requirement("delivery:outbox:durable-claim")
 async def test_a_claimed_batch_is_on_the_disk_before_it_is_given_out(real_redis: redis.asyncio.Redis) -> None:
-    await inserted(real_redis, "evt_1")
+    await inserted(real_redis, "evt_1", "evt_2")
+    await box(real_redis).claim("teaches-the-server-the-script", 1)
     await real_redis.config_resetstat()
-    assert len(await box(real_redis).claim("claim", 1)) == 1
-    assert len(await box(real_redis).claim("claim", 1)) == 1
+    first = await box(real_redis).claim("claim", 1)
+    again = await box(real_redis).claim("claim", 1)
+    assert len(first) == 1
+    assert again == first
     calls = await real_redis.info("commandstats")
     assert calls["cmdstat_waitaof"]["calls"] == 2
 
@@ -87,7 +97,7 @@ async def test_deliveries_go_on_when_redis_is_full(real_redis: redis.asyncio.Red
     await box(real_redis).take_log(NONCE, 3600)
     await real_redis.config_set("maxmemory", 1)
     try:
-        assert await box(real_redis).take_log(NONCE, 3600) == "0-0"
+        assert await box(real_redis).take_log(NONCE, 3600) is not None
         assert await box(real_redis).insert(NONCE, "0-0", "1-0", [made("evt_1")]) == 1
         [held] = await box(real_redis).claim("claim", 1)
         assert await box(real_redis).settle(held, Delivered(200)) is not None
@@ -116,7 +126,8 @@ async def test_the_outbox_says_when_something_is_due(any_redis: redis.asyncio.Re
 
 async def test_a_lease_that_has_ended_is_due(any_redis: redis.asyncio.Redis) -> None:
     await inserted(any_redis, "evt_1")
-    await box(any_redis, lease_s=0).claim("claim", 1)
+    await box(any_redis).claim("claim", 1)
+    await let_pass(any_redis, 41)
     assert await box(any_redis).is_due()
 
 
@@ -169,13 +180,14 @@ async def test_a_delivery_id_that_is_none_or_unknown_is_told_so(any_redis: redis
 
 @pytest.mark.requirement("delivery:relay:fenced")
 async def test_a_relay_that_lost_its_lease_inserts_nothing_and_moves_nothing(any_redis: redis.asyncio.Redis) -> None:
-    assert await box(any_redis).take_log("first", 0) == "0-0"
-    assert await box(any_redis).take_log("second", 3600) == "0-0"
-    assert await box(any_redis).take_log("first", 3600) is None
+    assert await cursor_of(any_redis, "first") == "0-0"
+    await let_pass(any_redis, 3601)
+    assert await cursor_of(any_redis, "second") == "0-0"
+    assert await cursor_of(any_redis, "first") is None
     with pytest.raises(RelayFenced):
         await box(any_redis).insert("first", "0-0", "1-0", [made("evt_1")])
     assert await outbox.listed(any_redis, 1, 10) == []
-    assert await box(any_redis).take_log("second", 3600) == "0-0"
+    assert await cursor_of(any_redis, "second") == "0-0"
 
 
 async def test_a_cursor_that_stands_elsewhere_is_not_moved(any_redis: redis.asyncio.Redis) -> None:
@@ -186,12 +198,19 @@ async def test_a_cursor_that_stands_elsewhere_is_not_moved(any_redis: redis.asyn
 
 
 async def test_a_relay_that_leaves_lets_the_next_one_in_at_once(any_redis: redis.asyncio.Redis) -> None:
-    await box(any_redis).take_log("first", 3600)
-    assert await box(any_redis).take_log("second", 3600) is None
+    assert await cursor_of(any_redis, "first") == "0-0"
+    assert await cursor_of(any_redis, "second") is None
     await box(any_redis).leave_log("second")
-    assert await box(any_redis).take_log("second", 3600) is None
+    assert await cursor_of(any_redis, "second") is None
     await box(any_redis).leave_log("first")
-    assert await box(any_redis).take_log("second", 3600) == "0-0"
+    assert await cursor_of(any_redis, "second") == "0-0"
+
+
+async def test_a_lease_that_ended_is_renewed_by_its_owner_if_nobody_took_it(any_redis: redis.asyncio.Redis) -> None:
+    await inserted(any_redis, "evt_1")
+    await let_pass(any_redis, 3601)
+    assert await box(any_redis).insert(NONCE, "1-0", "2-0", [made("evt_2")]) == 1
+    assert await cursor_of(any_redis, NONCE) == "2-0"
 
 
 @pytest.mark.requirement("delivery:relay:once-per-destination")

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_reqrep import ConnectionKey
-from support.peer import Act, Conversation, Peer, closed_port, hang
+from support.peer import Act, Conversation, Peer, closed_port, hang, within
 
 from worker.http import HTTP_FAULTS, HttpFault, classify, open_client
 
@@ -227,6 +227,28 @@ async def test_a_connection_lost_in_the_tls_handshake_was_not_sent(client: httpx
     async with Peer(act) as peer:
         fault = await fault_of(client, peer.url.replace("http", "https") + SECRETS)
     assert (fault.code, fault.sent, fault.lasting) == ("reset_in_handshake", "no", False)
+
+
+@pytest.mark.requirement("http:fault:by-what-happened")
+async def test_a_body_that_breaks_http_half_way_ends_the_read_at_once(client: httpx.AsyncClient) -> None:
+    heard = asyncio.Event()
+
+    async def act(peer: Conversation) -> None:
+        await peer.request()
+        await peer.head()
+        await peer.chunk(b"data")
+        await within(5, "the first chunk to be read", heard)
+        await peer.send(b"no number\r\ndata\r\n")
+        await peer.until_gone()
+
+    async with Peer(act) as peer, client.stream("POST", peer.url) as response:
+        chunks = response.aiter_raw()
+        assert await anext(chunks) == b"data"
+        heard.set()
+        with pytest.raises(HTTP_FAULTS) as caught:
+            async with asyncio.timeout(5):
+                await anext(chunks)
+    assert classify(caught.value).code == "malformed"
 
 
 def tls_server() -> ssl.SSLContext:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import redis
 import redis.asyncio
+from redis.exceptions import NoScriptError
 
 Fault = Literal["none", "request lost", "reply lost"]
 
@@ -30,7 +31,12 @@ class Lossy:
         fault = self._next(command)
         if fault == "request lost":
             raise redis.ConnectionError(fault)
-        reply = await self.execute(*command, **options)
+        try:
+            reply = await self.execute(*command, **options)
+        except NoScriptError:
+            if fault != "none":
+                self.faults.appendleft(fault)  # no script ran: the fault waits for the one that does
+            raise
         if fault == "reply lost":
             raise redis.ConnectionError(fault)
         return reply
@@ -45,6 +51,9 @@ class Lossy:
             if "request lost" in faults:
                 raise redis.ConnectionError("request lost")
             replies = await execute(*args, **options)
+            if any(isinstance(reply, NoScriptError) for reply in replies):
+                self.faults.extendleft(fault for fault in reversed(faults) if fault != "none")
+                return replies
             if "reply lost" in faults:
                 raise redis.ConnectionError("reply lost")
             return replies

@@ -244,7 +244,6 @@ class AccumulatorMachine(RuleBasedStateMachine):
         self.run(self.nothing_changes(self.driver.open_call(self.model.call + 1, 1, 0, True), LocalProtocolError))
         sealing = self.driver.seal("completed", None, None, "", NO_USAGE, [])
         self.run(self.nothing_changes(sealing, LocalProtocolError))
-        self.driver._attempt = (self.model.call, self.model.attempt)
 
     @precondition(has_open)
     @rule(deltas=st.lists(st.tuples(st.booleans(), TEXTS), min_size=1, max_size=4))

@@ -167,7 +167,8 @@ def _chunks(response: httpx.Response) -> AsyncGenerator[bytes, None]:
 
 
 def _http_request(client: httpx.AsyncClient, endpoint: Endpoint, encoded: EncodedRequest) -> httpx.Request:
-    headers = httpx.Headers({"Accept": "text/event-stream", **encoded.headers})
+    headers = httpx.Headers({"Accept": "text/event-stream"})
+    headers.update(encoded.headers)
     if endpoint.api_key:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
     headers.update(endpoint.headers)

@@ -80,8 +80,13 @@ class ExecutionOutputAccumulator:
 
     async def open_call(self, call: int, attempt: int, resumes_spent: int, is_new_call: bool) -> None:
         """Record an attempt before its request is sent."""
+        before, self._attempt = self._attempt, (call, attempt)  # at once: it may be open although no answer came
+        try:
+            await self._ops.take(_open_call, [self._record], (call, attempt), [resumes_spent, int(is_new_call)])
+        except LocalProtocolError:
+            self._attempt = before
+            raise
         self._begin((call, attempt))
-        await self._ops.take(_open_call, [self._record], (call, attempt), [resumes_spent, int(is_new_call)])
 
     def stage_text(self, text: str) -> None:
         """Take a delta of the open attempt; memory only."""

@@ -63,29 +63,20 @@ class Script:
         Raises `StoreFull` at maxmemory, and redis-py's exceptions; `redis.TimeoutError` also when the disk was late.
         """
         try:
-            return await self._send(client, "EVALSHA", self._source(client).sha, keys, args, durable=durable)
-        except NoScriptError:
-            pass
-        try:
-            return await self._send(client, "EVAL", self._source(client).text, keys, args, durable=durable)
+            return await self._send(client, self._source(client), keys, args, durable=durable)
         except ResponseError as error:
             if not self._knows_no_flags(client, error):
                 raise
-        return await self._send(client, "EVAL", self._plain.text, keys, args, durable=durable)
+        return await self._send(client, self._plain, keys, args, durable=durable)
 
     def run(self, client: redis.Redis, keys: Sequence[str], args: Sequence[Argument]) -> list[Any]:
         """The same on a blocking client."""
-        execute: Any = client.execute_command
         try:
-            return _checked(execute(*_command("EVALSHA", self._source(client).sha, keys, args)))
-        except NoScriptError:
-            pass
-        try:
-            return _checked(execute(*_command("EVAL", self._source(client).text, keys, args)))
+            return self._run(client, self._source(client), keys, args)
         except ResponseError as error:
             if not self._knows_no_flags(client, error):
                 raise
-        return _checked(execute(*_command("EVAL", self._plain.text, keys, args)))
+        return self._run(client, self._plain, keys, args)
 
     def queue(self, pipeline: "redis.asyncio.client.Pipeline", keys: Sequence[str], args: Sequence[Argument]) -> None:
         """Put it into a pipeline. An answer that is a `NoScriptError` says: `load` it and send it again."""
@@ -109,33 +100,48 @@ class Script:
         _plain_servers.add(client.connection_pool)
         return True
 
-    async def _send(  # noqa: PLR0913 - a command and its parts
+    def _run(self, client: redis.Redis, source: _Source, keys: Sequence[str], args: Sequence[Argument]) -> list[Any]:
+        execute: Any = client.execute_command
+        try:
+            return _checked(execute(*_command("EVALSHA", source.sha, keys, args)))
+        except NoScriptError:
+            return _checked(execute(*_command("EVAL", source.text, keys, args)))
+
+    async def _send(
         self,
         client: redis.asyncio.Redis,
-        verb: str,
-        source: str,
+        source: _Source,
         keys: Sequence[str],
         args: Sequence[Argument],
         *,
         durable: bool,
     ) -> list[Any]:
-        command = _command(verb, source, keys, args)
+        execute = _execute_durably if durable else _execute
         try:
-            if not durable:
-                execute: Any = client.execute_command
-                return _checked(await execute(*command))
-            pipeline = client.pipeline(transaction=False)
-            pipeline.execute_command(*command)
-            pipeline.execute_command("WAITAOF", 1, 0, _SYNC_LIMIT_MS)
-            reply, synced = await pipeline.execute(raise_on_error=False)
-        except OutOfMemoryError as error:
-            raise StoreFull(_FULL) from error
-        if isinstance(reply, OutOfMemoryError):
-            raise StoreFull(_FULL) from reply
-        if isinstance(reply, Exception):
-            raise reply
-        _check_synced(synced)
-        return _checked(reply)
+            return await execute(client, _command("EVALSHA", source.sha, keys, args))
+        except NoScriptError:
+            return await execute(client, _command("EVAL", source.text, keys, args))
+
+
+async def _execute(client: redis.asyncio.Redis, command: tuple[Argument, ...]) -> list[Any]:
+    execute: Any = client.execute_command
+    try:
+        return _checked(await execute(*command))
+    except OutOfMemoryError as error:
+        raise StoreFull(_FULL) from error
+
+
+async def _execute_durably(client: redis.asyncio.Redis, command: tuple[Argument, ...]) -> list[Any]:
+    pipeline = client.pipeline(transaction=False)
+    pipeline.execute_command(*command)
+    pipeline.execute_command("WAITAOF", 1, 0, _SYNC_LIMIT_MS)
+    reply, synced = await pipeline.execute(raise_on_error=False)
+    if isinstance(reply, OutOfMemoryError):
+        raise StoreFull(_FULL) from reply
+    if isinstance(reply, Exception):
+        raise reply
+    _check_synced(synced)
+    return _checked(reply)
 
 
 _FULL = "Redis is at its maxmemory and takes no new work: raise maxmemory, or let deliveries drain"

@@ -1,0 +1,66 @@
+"""The Celery module of a delivery process: `celery --app channels.tasks worker --queues delivery`.
+
+What belongs here: the one task, and the start and end of the process. What must not be known here: how a delivery is
+made or sent.
+
+The task is a wake-up: it sends whatever is due. Relays and sweeper run beside it on the process's loop. A warm shutdown
+lets attempts under way end within their deadline.
+"""
+
+import asyncio
+from typing import Any
+
+from celery import signals
+
+from channels.settings import load_settings
+from channels.wiring import DeliveryProcess
+from worker.app import DELIVER, make_app, wake_delivery
+from worker.engine.loop import LoopThread
+from worker.observability import configure_logging, configure_sentry, fault, info
+
+settings = load_settings()
+# A task lasts as long as what it sends, so there are at most as many as attempts, and one that looks for more.
+app = make_app(settings, concurrency=settings.delivery.concurrency + 1)
+_loop = LoopThread()
+_process = DeliveryProcess(settings, lambda: wake_delivery(app))
+
+
+@app.task(name=DELIVER)
+def deliver() -> None:
+    """Send what is due. Any number of these messages do no harm."""
+    try:
+        _loop.run(_process.deliver())
+    except asyncio.CancelledError:
+        info("delivery_left")
+    except Exception as error:  # noqa: BLE001 - the last place that sees it; leases run out and deliveries go on
+        fault("delivery_crashed", error)
+
+
+@signals.worker_init.connect
+def _prepare(**_: Any) -> None:
+    configure_logging(settings.log_level)
+    configure_sentry(settings.sentry())
+    _loop.start()
+    try:
+        _loop.run(_process.start())
+    except Exception as error:
+        # Celery would swallow any other exception and go on without us.
+        raise SystemExit(f"the delivery process cannot start: {error}") from error
+
+
+@signals.worker_ready.connect
+def _begin(**_: Any) -> None:
+    _loop.loop.call_soon_threadsafe(_process.begin)
+    info("delivery_process_started", concurrency=settings.delivery.concurrency)
+
+
+@signals.worker_shutting_down.connect
+def _drain(**_: Any) -> None:
+    _loop.loop.call_soon_threadsafe(_process.drain)
+
+
+@signals.worker_shutdown.connect
+def _stop(**_: Any) -> None:
+    _loop.run(_process.stop())
+    _loop.stop()
+    info("delivery_process_stopped")

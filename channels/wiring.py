@@ -1,0 +1,158 @@
+"""The composition root of a delivery process: settings become the parts, and the parts meet.
+
+What belongs here: building and owning connections, outboxes, relays and senders. What must not be known here: which
+state follows which, Celery.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from time import monotonic
+
+from channels.deliverer import Deliverer, Sweeper, lease_for
+from channels.delivery.backoff import Backoff
+from channels.loops import keep_going
+from channels.outbox import Outbox
+from channels.relay import BLOCK_S, Relay
+from channels.settings import Settings
+from channels.webhook.payload import Resume, TokensUsed, TurnEnd, TurnError
+from channels.webhook.sender import Sealed, Target, WebhookSender
+from channels.webhook.signature import decode_secret
+from worker.http import open_client
+from worker.observability import warn
+from worker.store import connect
+from worker.store.inbox import ensure_meta
+from worker.store.log import read_log, trim_log
+from worker.store.records import TurnRecord, read_text, read_turn
+from worker.store.repeat import until_answered
+
+_CONNECT_TIMEOUT_S = 10.0
+_START_PATIENCE_S = 30.0
+
+
+class DeliveryProcess:
+    """Everything of one process that delivers. Made anywhere; started and stopped on one event loop.
+
+    `wake`: asks any delivery process to look at its outboxes; called from a thread of its own, and may block.
+    """
+
+    def __init__(self, settings: Settings, wake: Callable[[], None]) -> None:
+        self._settings = settings
+        self._wake_up = wake
+        self._stop = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Connect, so that `deliver` can be called; wait up to 30 s for Redis.
+
+        Raises `ConfigurationError` for a store of other settings.
+        """
+        settings, delivery = self._settings, self._settings.delivery
+        self._redis = connect.open_redis(settings.redis())
+        self._log = connect.open_redis(settings.redis(), block_s=BLOCK_S)
+        patience_ends = monotonic() + _START_PATIENCE_S
+        await until_answered(lambda: ensure_meta(self._redis, settings.partitions), lambda: monotonic() < patience_ends)
+        lease_s = lease_for(delivery.timeout_s)
+        chance = random.SystemRandom().random
+        backoff = Backoff(delivery.retry_waits_s)
+        self._outboxes = [
+            Outbox(self._redis, partition, lease_s=lease_s, backoff=backoff, chance=chance)
+            for partition in range(settings.partitions)
+        ]
+        self._http = open_client(connect_timeout_s=min(_CONNECT_TIMEOUT_S, delivery.timeout_s))
+        self._deliverer = Deliverer(self._outboxes, self._sender(), lease_s=lease_s, concurrency=delivery.concurrency)
+
+    def begin(self) -> None:
+        """Start the relays and the sweeper. To be called on the event loop; `stop` ends them."""
+        loop = asyncio.get_running_loop()
+        for outbox in self._outboxes:
+            relay = Relay(
+                outbox,
+                read=partial(read_log, self._log, outbox.partition),
+                trim=partial(trim_log, self._redis, outbox.partition),
+                destinations=self._destinations,
+                wake=self._wake,
+            )
+            self._loops.append(loop.create_task(relay.run(self._stop)))
+        sweeper = Sweeper(self._outboxes, self._wake)
+        self._loops.append(loop.create_task(keep_going("sweeper", sweeper.step, self._stop)))
+
+    async def stop(self) -> None:
+        """End the loops and close what `start` opened."""
+        self._stop.set()
+        await asyncio.gather(*self._loops)
+        await self._http.aclose()
+        await self._log.aclose()
+        await self._redis.aclose()
+
+    def drain(self) -> None:
+        """Claim nothing more and relay nothing more. To be called on the event loop."""
+        self._deliverer.stop()
+        self._stop.set()
+
+    async def deliver(self) -> None:
+        """Send what is due."""
+        await self._deliverer.drain()
+
+    def _sender(self) -> WebhookSender:
+        return WebhookSender(
+            self._http,
+            deadline_s=self._settings.delivery.timeout_s,
+            target=self._target,
+            sealed=self._sealed,
+            clock=lambda: datetime.now(UTC).timestamp(),  # noqa: TID251 - receivers compare it with their own clocks
+        )
+
+    async def _wake(self) -> None:
+        try:
+            await asyncio.to_thread(self._wake_up)
+        except Exception as error:  # noqa: BLE001 - whatever the broker says: the outbox knows, the sweeper asks again
+            warn("wake_up_not_sent", error=type(error).__name__)
+
+    async def _destinations(self, turn: str) -> Sequence[str] | None:
+        record = await read_turn(self._redis, turn)
+        return None if record is None else record.destinations
+
+    async def _sealed(self, turn: str) -> Sealed | None:
+        record = await read_turn(self._redis, turn)
+        if record is None or record.sealed_ms is None:
+            return None
+        return Sealed(record.sealed_ms, turn_end(record, await read_text(self._redis, turn)))
+
+    def _target(self, destination: str) -> Target:
+        subscriber = self._settings.subscriber(destination)
+        secret = self._settings.signing_secret(subscriber)
+        headers = {name: value.get_secret_value() for name, value in subscriber.headers.items()}
+        return Target(subscriber.url, (decode_secret("secret", secret),), headers)
+
+
+def turn_end(record: TurnRecord, text: str) -> TurnEnd:
+    """What receivers are told of a sealed turn."""
+    totals, failure = record.totals, record.failure
+    return TurnEnd(
+        turn=record.turn,
+        session=record.session,
+        agent=record.agent,
+        source=record.source,
+        outcome=record.outcome or "",
+        reason=record.reason,
+        text=text,
+        usage=TokensUsed(
+            totals.input_tokens,
+            totals.output_tokens,
+            totals.total_tokens,
+            totals.cached_input_tokens,
+            totals.reasoning_tokens,
+        ),
+        resume=Resume(
+            discarded_attempts=record.discards,
+            discarded_estimated_input_tokens=totals.discarded_resume_estimated_input_tokens,
+            resumes=totals.discarded_resume_attempts or 0,
+        ),
+        labels=record.labels,
+        error=None
+        if failure is None
+        else TurnError(failure.category, failure.code, failure.message, record.correlation_id or ""),
+    )

@@ -1,0 +1,103 @@
+"""The sockets under the HTTP client: httpx's transport on aiohttp, with what both leave open closed.
+
+What belongs here: connections, and repairs of the two libraries. What must not be known here: what is sent, what an
+error means.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import httpx
+from aiohttp.abc import AbstractResolver
+from httpx_aiohttp import AiohttpTransport
+
+_PART_BYTES = 256 * 1024
+
+
+def open_transport(
+    idle_s: float, max_connections: int | None, resolver: AbstractResolver | None, ssl_context: ssl.SSLContext
+) -> httpx.AsyncBaseTransport:
+    """A transport for the running event loop. `idle_s`: how long an unused connection is kept, in seconds."""
+
+    def session() -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=max_connections or 0,
+            keepalive_timeout=idle_s,
+            ssl=ssl_context,
+            resolver=resolver,
+            use_dns_cache=resolver is None,
+        )
+        cookies = aiohttp.DummyCookieJar()
+        return aiohttp.ClientSession(connector=connector, cookie_jar=cookies, response_class=_BoundResponse)
+
+    return _Transport(verify=ssl_context, trust_env=False, client=session)
+
+
+class _Transport(AiohttpTransport):
+    """Hands a large body over in parts: written at once, it would hold up every other stream of the process."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if len(request.content) > _PART_BYTES:
+            request = httpx.Request(
+                request.method,
+                request.url,
+                headers=request.headers,
+                stream=_Parts(request.content),
+                extensions=request.extensions,
+            )
+        return await super().handle_async_request(request)
+
+
+class _Parts(httpx.AsyncByteStream):
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._body), _PART_BYTES):
+            yield self._body[start : start + _PART_BYTES]
+
+
+class _BoundResponse(aiohttp.ClientResponse):
+    """A response that shares its connection's end: dropping one drops the other at once.
+
+    aiohttp 3.14 leaves both halves open. A body that breaks HTTP closes the connection without a word to the reader,
+    who waits for ever. And closing a response first sends what is left of the request, which a frozen peer never takes.
+    """
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        await super().start(connection)
+        protocol = connection.protocol
+        closed = None if protocol is None else protocol.closed
+        if closed is not None and not self.content.is_eof():
+            closed.remove_done_callback(_look_at)
+            closed.add_done_callback(_look_at)
+            closed.add_done_callback(self._end_body)
+            self.content.on_eof(lambda: closed.remove_done_callback(self._end_body))
+        return self
+
+    def _end_body(self, _closed: asyncio.Future[None]) -> None:
+        if not self.content.is_eof() and self.content.exception() is None:
+            self.content.set_exception(aiohttp.ClientPayloadError("the body breaks HTTP"))
+
+    def close(self) -> None:
+        self._abort()
+        super().close()
+
+    def release(self) -> Any:
+        if not self.content.is_eof():
+            self._abort()
+        return super().release()
+
+    def _abort(self) -> None:
+        transport = None if self.connection is None else self.connection.transport
+        if transport is not None:
+            transport.abort()
+
+
+def _look_at(closed: asyncio.Future[None]) -> None:
+    """Asyncio logs an exception that nobody looked at; whoever reads the body gets this one anyway."""
+    if not closed.cancelled():
+        closed.exception()
