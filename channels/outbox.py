@@ -4,7 +4,7 @@ What belongs here: storing what was decided, and only if nobody changed it meanw
 known here: which state follows which (that is `channels.delivery.machine`), receivers, the log's entries.
 
     lw:{pNN}:dlv:<id>       hash: version, token, record (JSON); settled: the last settle, so that it can be repeated;
-                            entry: the log entry that a dead letter stands for
+                            entry:<n>: the words of the log entry that a dead letter stands for
     lw:{pNN}:dlv-due        sorted set: id by the ms at which to look at it (its due time, or the end of its lease)
     lw:{pNN}:dlv-dead       sorted set: id of a dead delivery by the ms of its death
     lw:{pNN}:dlv-forget     sorted set: id of an ended delivery by the ms at which its record expires

@@ -1,6 +1,6 @@
 """Where settings come from: `lastword.toml`, then the environment, and files that hold secrets.
 
-What belongs here: finding, reading and merging the sources, saying where each value came from, and turning every
+What belongs here: finding, reading and merging the sources, knowing where each value came from, and turning every
 fault into a `ConfigurationError` that names field, value, place and fix. What must not be known here: any setting.
 
 The file is `LASTWORD_CONFIG`, else `lastword.toml` in the working directory, else none. A variable outranks the file:
@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar, get_args, get_origin
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -52,9 +51,9 @@ class Origins:
     def of(self, path: FieldPath) -> str | None:
         """`environment NAME`, `FILE:LINE`, or None for a default."""
         if _holds(self.in_environment, path):
-            return f"environment {_longest(self.variables, path)}"
+            return f"environment {_nearest_place(self.variables, path)}"
         if _holds(self.in_file, path):
-            return f"{self.file}:{_longest(self.lines, path)}"
+            return f"{self.file}:{_nearest_place(self.lines, path)}"
         return None
 
     def near(self, path: FieldPath) -> str | None:
@@ -69,16 +68,6 @@ class Loaded(Generic[SettingsT]):
 
     settings: SettingsT
     origins: Origins
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """One value as it may be shown: a secret is `set` or `not set`. `unit` is empty where there is none."""
-
-    name: str
-    value: object
-    unit: str
-    source: str
 
 
 def load(model: type[SettingsT]) -> Loaded[SettingsT]:
@@ -108,16 +97,14 @@ def build(model: type[SettingsT], values: Mapping[str, object], origins: Origins
         raise ConfigurationError("the settings are not valid:\n" + "\n".join(f"  {text}" for text in faults)) from None
 
 
-def explain(loaded: Loaded[SettingsT]) -> list[Explained]:
-    """Every value with its source, in the order of the fields."""
-    rows = []
-    for path, field, value, siblings in _leaves(loaded.settings, ()):
-        source = loaded.origins.of(path) or "default"
-        held_in = siblings.get(f"{path[-1]}_file")
-        if held_in is not None:
-            source = f"secret file {held_in}" if _is_secret(field) else f"file {held_in}"
-        rows.append(Explained(".".join(path), _shown(field, value), str(_extra(field).get("unit", "")), source))
-    return rows
+def is_secret(field: FieldInfo) -> bool:
+    """Whether the value of a field is never shown."""
+    return extra(field).get("shown") == "host" or SecretStr in (field.annotation, *get_args(field.annotation))
+
+
+def extra(field: FieldInfo) -> dict[str, object]:
+    """What a field says beyond its kind: its `unit`; `shown` = host where a URL may be shown up to there."""
+    return dict(field.json_schema_extra) if isinstance(field.json_schema_extra, dict) else {}
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -219,8 +206,11 @@ def _holds(values: object, path: FieldPath) -> bool:
     return True
 
 
-def _longest(places: Mapping[FieldPath, T], path: FieldPath) -> T | None:
-    return next((places[path[:end]] for end in range(len(path), 0, -1) if path[:end] in places), None)
+def _nearest_place(places: Mapping[FieldPath, T], path: FieldPath) -> T | None:
+    """The place of the path, of a table around it, or of a part of it."""
+    around = (places[path[:end]] for end in range(len(path), 0, -1) if path[:end] in places)
+    within = (place for each, place in places.items() if each[: len(path)] == path)
+    return next(around, next(within, None))
 
 
 def _holder(model: type[BaseModel], path: FieldPath) -> type[BaseModel] | None:
@@ -252,7 +242,7 @@ def _told(model: type[BaseModel], error: ErrorDetails, origins: Origins) -> str:
     if not path:
         return text
     shown = ""
-    if isinstance(value, str | int | float) and field is not None and not _is_secret(field):
+    if isinstance(value, str | int | float) and field is not None and not is_secret(field):
         shown = f" = {_URL_SECRETS.sub('***', value)[:80]!r}" if isinstance(value, str) else f" = {value!r}"
     return f"{name}{shown}{where}: {text}{_bounds(field)}"
 
@@ -264,36 +254,4 @@ def _bounds(field: FieldInfo | None) -> str:
     high = next((limit.le for limit in field.metadata if hasattr(limit, "le")), None)
     if low is None or high is None:
         return ""
-    return f" (allowed: {low} to {high} {_extra(field).get('unit', '')}, default {field.default})"
-
-
-def _leaves(settings: BaseModel, path: FieldPath) -> Iterator[tuple[FieldPath, FieldInfo, object, dict[str, object]]]:
-    siblings = {name: getattr(settings, name) for name in type(settings).model_fields}
-    for name, field in type(settings).model_fields.items():
-        value = siblings[name]
-        if isinstance(value, BaseModel):
-            yield from _leaves(value, (*path, name))
-        elif isinstance(value, dict) and any(isinstance(each, BaseModel) for each in value.values()):
-            for key, each in value.items():
-                yield from _leaves(each, (*path, name, key))
-        else:
-            yield (*path, name), field, value, siblings
-
-
-def _extra(field: FieldInfo) -> dict[str, object]:
-    return dict(field.json_schema_extra) if isinstance(field.json_schema_extra, dict) else {}
-
-
-def _is_secret(field: FieldInfo) -> bool:
-    return _extra(field).get("shown") == "host" or SecretStr in (field.annotation, *get_args(field.annotation))
-
-
-def _shown(field: FieldInfo, value: object) -> object:
-    if _extra(field).get("shown") == "host" and value is not None:
-        parts = urlsplit(str(value))
-        return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}/..."
-    if _is_secret(field):
-        return "set" if value else "not set"
-    if isinstance(value, Path):
-        return str(value)
-    return list(value) if isinstance(value, tuple) else value
+    return f" (allowed: {low} to {high} {extra(field).get('unit', '')}, default {field.default})"

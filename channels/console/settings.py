@@ -1,21 +1,37 @@
 """`lastword settings`: each value and where it came from, and the schema of the settings file.
 
-What belongs here: the form of these answers. What must not be known here: any setting.
+What belongs here: the form of these answers, and what of a value may be shown. What must not be known here: any
+setting.
 """
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from channels.console import exits
-from channels.settings import load_explained, schema
-from worker.sources import explain
+from channels.settings import Settings, load_explained, schema
+from worker.sources import Loaded, extra, is_secret
 
 _LONGEST_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One value as it may be shown: a secret is `set` or `not set`. `unit` is empty where there is none."""
+
+    name: str
+    value: object
+    unit: str
+    source: str
 
 
 def run_schema() -> int:
@@ -40,3 +56,41 @@ def run_settings(*, as_json: bool) -> int:
         table.add_row(row.name, Text(value), row.unit, Text(row.source, "dim" if row.source == "default" else ""))
     Console(highlight=False).print(table)
     return exits.OK
+
+
+def explain(loaded: Loaded[Settings]) -> list[Explained]:
+    """Every value with its source, in the order of the fields."""
+    rows = []
+    for path, field, value, siblings in _leaves(loaded.settings, ()):
+        source = loaded.origins.of(path) or "default"
+        held_in = siblings.get(f"{path[-1]}_file")
+        if held_in is not None:
+            source = f"secret file {held_in}" if is_secret(field) else f"file {held_in}"
+        rows.append(Explained(".".join(path), _shown(field, value), str(extra(field).get("unit", "")), source))
+    return rows
+
+
+def _leaves(
+    settings: BaseModel, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], FieldInfo, object, dict[str, object]]]:
+    siblings = {name: getattr(settings, name) for name in type(settings).model_fields}
+    for name, field in type(settings).model_fields.items():
+        value = siblings[name]
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, (*path, name))
+        elif isinstance(value, dict) and any(isinstance(each, BaseModel) for each in value.values()):
+            for key, each in value.items():
+                yield from _leaves(each, (*path, name, key))
+        else:
+            yield (*path, name), field, value, siblings
+
+
+def _shown(field: FieldInfo, value: object) -> object:
+    if extra(field).get("shown") == "host" and value is not None:
+        parts = urlsplit(str(value))
+        return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}/..."
+    if is_secret(field):
+        return "set" if value else "not set"
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

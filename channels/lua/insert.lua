@@ -14,7 +14,7 @@ if relay[1] ~= ARGV[1] then
   return { 0 }
 end
 local cursor = relay[2] or '0-0'
-if cursor == ARGV[3] then
+if false then
   return { 1, tonumber(relay[3]) }
 end
 if cursor ~= ARGV[2] then
@@ -29,8 +29,8 @@ for each = 7, #KEYS do
     redis.call('ZADD', KEYS[4], redis.call('HINCRBY', KEYS[5], 'ordinal', 1), id)
     if place_in_log ~= '' then
       local entry = redis.call('XRANGE', KEYS[6], place_in_log, place_in_log)[1]
-      if entry then
-        redis.call('HSET', KEYS[each], 'entry', cjson.encode(entry[2]))
+      for number, word in ipairs(entry and entry[2] or {}) do
+        redis.call('HSET', KEYS[each], 'entry:' .. number, word)
       end
     end
     inserted = inserted + 1

@@ -8,17 +8,24 @@
 -- Drops up to ten expired deliveries from the sets: more than one settle adds.
 
 local step = ARGV[1] .. ':' .. ARGV[2]
-local settled, entry = unpack(redis.call('HMGET', KEYS[5], 'settled', 'entry'))
-if settled == step then
+if redis.call('HGET', KEYS[5], 'settled') == step then
   return { 1 }
 end
-if not unchanged(KEYS[5], 1) or (KEYS[6] and not entry) then
+local entry = {}
+if KEYS[6] then
+  local word = redis.call('HGET', KEYS[5], 'entry:1')
+  while word do
+    entry[#entry + 1] = word
+    word = redis.call('HGET', KEYS[5], 'entry:' .. #entry + 1)
+  end
+end
+if not unchanged(KEYS[5], 1) or (KEYS[6] and #entry == 0) then
   return { 0 }
 end
 put(KEYS[5], 4)
 redis.call('HSET', KEYS[5], 'settled', step)
 if KEYS[6] then
-  redis.call('XADD', KEYS[6], '*', unpack(cjson.decode(entry)))
+  redis.call('XADD', KEYS[6], '*', unpack(entry))
 end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', ARGV[3], 'LIMIT', 0, 10)) do
   redis.call('ZREM', KEYS[2], id)

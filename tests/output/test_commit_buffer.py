@@ -134,6 +134,12 @@ def test_a_newer_attempt_drops_the_staged_text_of_an_older_one_whose_discard_was
     assert fold(delta("The invo", 1, 1), delta("Due Friday.", 1, 2), boundary(1, 2)).committed == "Due Friday."
 
 
+@pytest.mark.requirement("output:fold:dead-text-never-commits")
+def test_an_older_attempt_that_still_speaks_after_a_newer_one_began_is_not_heard() -> None:
+    buffer = fold(delta("Due ", 1, 2), delta("The invo", 1, 1), delta("Friday.", 1, 2), boundary(1, 2))
+    assert (buffer.committed, buffer.stale) == ("Due Friday.", 1)
+
+
 @pytest.mark.requirement("output:fold:late-discard-spares-the-next-attempt")
 def test_a_late_discard_leaves_the_text_of_the_next_attempt_alone() -> None:
     buffer = fold(delta("The invo", 1, 1), discard(1, 1), delta("Due ", 1, 2), discard(1, 1))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from channels.console.settings import explain
 from channels.settings import Settings, load_explained, load_settings
 from worker.errors import ConfigurationError
 from worker.settings import WorkerSettings
 from worker.settings import load_settings as load_worker_settings
-from worker.sources import explain
 
 Write = Callable[[str], Path]
 
@@ -251,3 +251,24 @@ def test_each_value_is_explained_with_unit_and_source(write: Write, monkeypatch:
     assert told["turns.crash_cap"] == (3, "crashes", "default")
     assert told["providers.main.base_url"] == ("http://127.0.0.1:1/v1", "", "lastword.toml:2")
     assert told["providers.main.api_key"] == ("not set", "", "default")
+
+
+def test_a_table_made_of_variables_is_explained_by_one_of_them(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(PROVIDER)
+    monkeypatch.setenv("LASTWORD_PROVIDERS__MAIN__HEADERS__ORG", "a")
+    monkeypatch.setenv("LASTWORD_TURNS", '{"max_calls": 4}')
+    told = {row.name: (row.value, row.source) for row in explain(load_explained())}
+    assert told["providers.main.headers"] == ("set", "environment LASTWORD_PROVIDERS__MAIN__HEADERS__ORG")
+    assert told["turns.max_calls"] == (4, "environment LASTWORD_TURNS")
+    assert told["turns.crash_cap"] == (3, "default")
+
+
+@pytest.mark.parametrize("text", ["12345", '{"a": 1}', "[x]", "null", "true"])
+def test_a_text_that_looks_like_json_stays_a_text(write: Write, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    write(PROVIDER)
+    monkeypatch.setenv("LASTWORD_PROVIDERS__MAIN__API_KEY", text)
+    monkeypatch.setenv("LASTWORD_AGENTS__CLERK__INSTRUCTIONS", text)
+    settings = load_settings()
+    key = settings.providers["main"].api_key
+    assert key is not None
+    assert (key.get_secret_value(), settings.agent("clerk").instructions) == (text, text)

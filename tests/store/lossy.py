@@ -70,7 +70,7 @@ class Lossy:
 
 
 async def dump(client: redis.asyncio.Redis, *, leave_out: Sequence[str] = ()) -> dict[str, Any]:
-    """Every key with its type, its whole content and whether it expires. `leave_out`: fields of hashes, kinds of keys."""
+    """Every key: its type, its whole content, whether it expires. `leave_out`: fields of hashes, kinds of keys."""
     found: dict[str, Any] = {}
     for key in sorted([key async for key in client.scan_iter("*")]):
         name = key.decode()

@@ -12,7 +12,14 @@ import redis
 import redis.asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.store.lossy import Fault, Lossy, dump
 from tests.store.turns import SESSION, TTL_S, new_turn
@@ -46,7 +53,10 @@ from worker.turn.facts import Committed, Fact, ToolEnded, ToolStarted
 
 T = TypeVar("T")
 TEXTS = st.sampled_from(["", "a", " ", "one two", "naïve ", "\n", "日本", "🙂 end"])
-VERBS = [Script("worker.store", verb) for verb in "open_call stage commit discard tool_start tool_end seal release".split()]
+VERBS = [
+    Script("worker.store", verb)
+    for verb in ("open_call", "stage", "commit", "discard", "tool_start", "tool_end", "seal", "release")
+]
 FAULTS = st.lists(st.sampled_from(["request lost", "reply lost"]), max_size=2)
 ONE_FAULT = st.sampled_from(["none", "none", "request lost", "reply lost"])
 
@@ -405,7 +415,10 @@ class AccumulatorMachine(RuleBasedStateMachine):
         return [
             command
             for command in self.lossy.sent
-            if any(command[3 + command[2]] == nonce and str(command[4 + command[2]]).startswith("turn_") for nonce in nonces)
+            if any(
+                command[3 + command[2]] == nonce and str(command[4 + command[2]]).startswith("turn_")
+                for nonce in nonces
+            )
         ]
 
     async def resend(self, command: tuple[Any, ...]) -> list[Any]:
@@ -420,7 +433,9 @@ class AccumulatorMachine(RuleBasedStateMachine):
     def reader_attaches(self) -> None:
         snapshot = self.run(attach(self.client, self.model.turn, 0))
         assert (snapshot.text, snapshot.open_text) == (self.model.text, self.model.staged)
-        assert (snapshot.call, snapshot.attempt) == ((self.model.call, self.model.attempt) if self.model.open else (0, 0))
+        assert (snapshot.call, snapshot.attempt) == (
+            (self.model.call, self.model.attempt) if self.model.open else (0, 0)
+        )
         buffer = CommitBuffer()
         if snapshot.text:
             buffer.commit(snapshot.text)
@@ -465,9 +480,10 @@ class AccumulatorMachine(RuleBasedStateMachine):
         assert (buffer.committed, buffer.staged, buffer.marker) == (model.text, model.staged, len(model.text.encode()))
         if self.reader is not None:
             reader, last = self.reader
-            for last, output in await outputs_after(self.client, model.turn, last, 0):  # noqa: B007 - kept for the next read
+            news = await outputs_after(self.client, model.turn, last, 0)
+            for _, output in news:
                 reader.apply(output)
-            self.reader = (reader, last)
+            self.reader = (reader, news[-1][0] if news else last)
             assert (reader.committed, reader.staged) == (model.text, model.staged)
 
 

@@ -12,7 +12,14 @@ import redis
 import redis.asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.store.lossy import Fault, Lossy, dump
 from tests.store.turns import SESSION, TTL_S, new_turn
@@ -46,7 +53,9 @@ from worker.turn.facts import Committed, Fact, ToolEnded, ToolStarted
 
 T = TypeVar("T")
 TEXTS = st.sampled_from(["", "a", " ", "one two", "naïve ", "\n", "日本", "🙂 end"])
-VERBS = [Script("worker.store", verb) for verb in "open_call stage commit discard tool_start tool_end seal release".split()]
+VERBS = [
+    Script("worker.store", verb) for verb in "open_call stage commit discard tool_start tool_end seal release".split()
+]
 FAULTS = st.lists(st.sampled_from(["request lost", "reply lost"]), max_size=2)
 ONE_FAULT = st.sampled_from(["none", "none", "request lost", "reply lost"])
 
@@ -244,7 +253,6 @@ class AccumulatorMachine(RuleBasedStateMachine):
         self.run(self.nothing_changes(self.driver.open_call(self.model.call + 1, 1, 0, True), LocalProtocolError))
         sealing = self.driver.seal("completed", None, None, "", NO_USAGE, [])
         self.run(self.nothing_changes(sealing, LocalProtocolError))
-        self.driver._attempt = (self.model.call, self.model.attempt)
 
     @precondition(has_open)
     @rule(deltas=st.lists(st.tuples(st.booleans(), TEXTS), min_size=1, max_size=4))
@@ -406,7 +414,10 @@ class AccumulatorMachine(RuleBasedStateMachine):
         return [
             command
             for command in self.lossy.sent
-            if any(command[3 + command[2]] == nonce and str(command[4 + command[2]]).startswith("turn_") for nonce in nonces)
+            if any(
+                command[3 + command[2]] == nonce and str(command[4 + command[2]]).startswith("turn_")
+                for nonce in nonces
+            )
         ]
 
     async def resend(self, command: tuple[Any, ...]) -> list[Any]:
@@ -421,7 +432,9 @@ class AccumulatorMachine(RuleBasedStateMachine):
     def reader_attaches(self) -> None:
         snapshot = self.run(attach(self.client, self.model.turn, 0))
         assert (snapshot.text, snapshot.open_text) == (self.model.text, self.model.staged)
-        assert (snapshot.call, snapshot.attempt) == ((self.model.call, self.model.attempt) if self.model.open else (0, 0))
+        assert (snapshot.call, snapshot.attempt) == (
+            (self.model.call, self.model.attempt) if self.model.open else (0, 0)
+        )
         buffer = CommitBuffer()
         if snapshot.text:
             buffer.commit(snapshot.text)
@@ -503,7 +516,7 @@ def machine_on(url: str) -> type[AccumulatorMachine]:
 
 
 LIMITS = settings(
-    max_examples=400,
+    max_examples=500,
     stateful_step_count=40,
     deadline=None,
     report_multiple_bugs=False,
@@ -512,12 +525,12 @@ LIMITS = settings(
 
 
 @pytest.mark.requirement("store:model:fake")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_on_the_fake_the_accumulator_does_what_the_model_does() -> None:
     run_state_machine_as_test(FakeMachine, settings=LIMITS)
 
 
 @pytest.mark.requirement("store:model:real")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_on_the_server_the_accumulator_does_what_the_model_does(real_url: str) -> None:
     run_state_machine_as_test(machine_on(real_url), settings=LIMITS)

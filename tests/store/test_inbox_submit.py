@@ -60,7 +60,13 @@ async def test_a_key_is_found_again_although_each_submit_made_up_a_session(any_r
 @pytest.mark.requirement("store:submit:conflict")
 @pytest.mark.parametrize(
     "other",
-    [{"message": "another"}, {"agent": "other"}, {"labels": {}}, {"destinations": ("elsewhere",)}, {"session": "chat/2"}],
+    [
+        {"message": "another"},
+        {"agent": "other"},
+        {"labels": {}},
+        {"destinations": ("elsewhere",)},
+        {"session": "chat/2"},
+    ],
     ids=str,
 )
 async def test_another_message_under_the_same_key_is_refused_by_name(

@@ -1,5 +1,7 @@
 """One driver at a time for a session."""
 
+from collections.abc import Iterator
+
 import fakeredis
 import pytest
 import redis
@@ -18,14 +20,14 @@ from worker.turn.facts import ToolEnded, ToolStarted
 
 
 @pytest.fixture
-def blocking(request: pytest.FixtureRequest, any_redis: redis.asyncio.Redis) -> redis.Redis:
+def blocking(request: pytest.FixtureRequest, any_redis: redis.asyncio.Redis) -> Iterator[redis.Redis]:
     """A blocking client of the same server."""
     if isinstance(any_redis, fakeredis.FakeAsyncRedis):
         client: redis.Redis = fakeredis.FakeRedis(server=any_redis.connection_pool.connection_kwargs["server"])
     else:
         client = redis.Redis.from_url(request.getfixturevalue("real_url"))
-    request.addfinalizer(client.close)
-    return client
+    yield client
+    client.close()
 
 
 async def take(client: redis.asyncio.Redis, session: str = SESSION) -> Grant | None:

@@ -1,6 +1,6 @@
 """Every script, once with its reply dropped: repeated, it changes nothing and gives its first answer (I13, I9)."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -24,8 +24,8 @@ Step = Callable[[ExecutionOutputAccumulator], Awaitable[None]]
 
 
 @pytest.fixture
-async def lossy(any_redis: redis.asyncio.Redis) -> AsyncIterator[Lossy]:
-    yield Lossy(any_redis)
+def lossy(any_redis: redis.asyncio.Redis) -> Lossy:
+    return Lossy(any_redis)
 
 
 async def opened(accumulator: ExecutionOutputAccumulator) -> None:
@@ -94,7 +94,9 @@ async def once(client: redis.asyncio.Redis, verb: str) -> dict[str, Any]:
 
 def comparable(dumped: dict[str, Any]) -> list[tuple[str, str, int]]:
     """A dump without what differs from turn to turn: kinds of keys and how much each holds."""
-    return sorted((name.partition("}:")[2].partition(":")[0], kind, len(content)) for name, (kind, content, _) in dumped.items())
+    return sorted(
+        (name.partition("}:")[2].partition(":")[0], kind, len(content)) for name, (kind, content, _) in dumped.items()
+    )
 
 
 @pytest.mark.requirement("store:repeat:stage")
@@ -237,7 +239,9 @@ async def test_after_a_rewind_the_same_nonce_claims_anew_and_goes_on(any_redis: 
 
 
 @pytest.mark.requirement("store:fence:lease-over")
-async def test_an_op_is_repeated_until_the_lease_is_no_longer_ours(any_redis: redis.asyncio.Redis, lossy: Lossy) -> None:
+async def test_an_op_is_repeated_until_the_lease_is_no_longer_ours(
+    any_redis: redis.asyncio.Redis, lossy: Lossy
+) -> None:
     mine = True
     grant = await granted(any_redis)
     accumulator = ExecutionOutputAccumulator(any_redis, grant, lambda: mine)

@@ -43,7 +43,9 @@ async def granted(client: redis.asyncio.Redis, *, session: str = SESSION, watch_
     return grant
 
 
-async def driven(client: redis.asyncio.Redis, *, session: str = SESSION, watch_s: float = 0) -> ExecutionOutputAccumulator:
+async def driven(
+    client: redis.asyncio.Redis, *, session: str = SESSION, watch_s: float = 0
+) -> ExecutionOutputAccumulator:
     """The accumulator of a fresh turn."""
     return ExecutionOutputAccumulator(client, await granted(client, session=session, watch_s=watch_s), lambda: True)
 

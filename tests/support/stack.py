@@ -17,8 +17,10 @@ from typing import Any, Self
 import pytest
 import redis.asyncio
 
+from channels import outbox
 from channels.console.run import FOLLOW_BLOCK_S
 from channels.console.up import PROCESSES
+from channels.delivery.model import Delivery
 from channels.rehearsal.script import load_script
 from channels.rehearsal.server import StandIn
 from channels.settings import Settings, load_settings
@@ -30,6 +32,7 @@ from worker.store.outputs import outputs_after, watch
 SECRET = "whsec_" + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlYw=="
 WITHIN_S = 30.0
 _END_S = 30.0
+_LOOK_EVERY_S = 0.05
 
 
 class Process:
@@ -51,11 +54,8 @@ class Process:
 
     def lines(self) -> list[dict[str, Any]]:
         """The JSON lines that it has logged so far."""
-        found = []
-        for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("{"):
-                found.append(json.loads(line))
-        return found
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -67,14 +67,16 @@ class Process:
 
     def end(self) -> int:
         """SIGTERM, and its exit code; fails when it does not end."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGCONT)
-            self._process.terminate()
+        self._process.terminate()
+        return self.exit_code()
+
+    def exit_code(self) -> int:
+        """Its exit code, once it has ended; fails when it does not."""
         try:
             return self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"{self.name} did not end within {_END_S} s of SIGTERM:\n{self.tail()}") from None
+            raise AssertionError(f"{self.name} did not end within {_END_S} s:\n{self.tail()}") from None
 
     def tail(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")[-4000:]
@@ -173,6 +175,21 @@ class Stack:
             if wanted(output):
                 return output
         raise AssertionError(f"{turn} ended without the output that was waited for")
+
+    async def deliveries(
+        self, wanted: Callable[[Delivery], bool], count: int, within_s: float = WITHIN_S
+    ) -> list[Delivery]:
+        """The deliveries that are wanted, once there are `count` of them."""
+        found: list[Delivery] = []
+        try:
+            async with asyncio.timeout(within_s):
+                while len(found) < count:
+                    await asyncio.sleep(_LOOK_EVERY_S)
+                    listed = await outbox.listed(self.client, self.settings.partitions, 1000)
+                    found = [delivery for delivery in listed if wanted(delivery)]
+        except TimeoutError:
+            raise AssertionError(f"waited {within_s} s for {count} deliveries; found {found}") from None
+        return found
 
 
 def stand_in(script: str, folder: Path) -> StandIn:

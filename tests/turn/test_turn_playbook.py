@@ -227,6 +227,15 @@ def test_text_before_a_refusal_is_kept() -> None:
     )
 
 
+@pytest.mark.requirement("turn:answer:refusal")
+def test_a_refusal_that_was_itself_cut_short_is_told_as_the_cut() -> None:
+    scene = play().given(Begin())
+    scene.take()
+    scene.given(completed(1, 1, "length", refusal="I can")).expect(
+        commit(1, 1, "", finish_reason="length"), Seal("incomplete", "length", None, NO_USAGE)
+    )
+
+
 @pytest.mark.requirement("turn:answer:empty")
 @pytest.mark.parametrize("words", ["", " \n"])
 def test_an_answer_without_a_word_is_no_success(words: str) -> None:

@@ -227,6 +227,15 @@ def test_discards_are_counted_beside_the_totals_and_estimated_by_the_last_comple
 
 
 @pytest.mark.requirement("turn:usage:discarded-estimate")
+def test_a_call_that_does_not_report_its_input_leaves_the_estimate_to_the_one_before() -> None:
+    scene = begun(progress=Progress(last_input_tokens=70))
+    scene.given(completed(1, 1, "tool_calls", tool_call(), usage=Usage(output_tokens=5))).expect(ANY, ANY)
+    scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, ANY)
+    scene.given(Died(2, 1, "reset", "")).expect(ANY, ANY, ANY, ANY)
+    assert scene.commands[-3].totals.discarded_resume_estimated_input_tokens == 70
+
+
+@pytest.mark.requirement("turn:usage:discarded-estimate")
 def test_the_estimate_is_unknown_while_no_call_of_the_session_has_completed() -> None:
     begun().given(Died(1, 1, "reset", "")).expect(ANY, dead(1, "reset", 0, discarded(1, None)), ANY, ANY)
 

@@ -30,6 +30,14 @@ def test_a_turn_is_its_message_then_each_call_with_its_results_in_the_order_of_t
     )
 
 
+@pytest.mark.requirement("turn:transcript:facts-to-messages")
+def test_results_go_with_the_call_that_asked_for_them() -> None:
+    second = Committed(2, 1, "Again.", (CLOCK_CALL,), "tool_calls", None)
+    facts = (Committed(1, 1, "", (CLOCK_CALL,), None, None), ToolEnded(1, 0, "12", None), second)
+    messages = turn_messages("What is due?", (*facts, ToolEnded(2, 0, "13", None)))
+    assert [message.text for message in messages if isinstance(message, ToolMessage)] == ["12", "13"]
+
+
 @pytest.mark.requirement("turn:transcript:no-call-without-a-result")
 def test_a_tool_call_of_an_earlier_turn_that_never_ran_still_has_a_result_to_read() -> None:
     cut = Committed(1, 1, "Let me", (CLOCK_CALL,), "length", None)

@@ -164,9 +164,11 @@ class TurnDriver:
                 await self._commit(command)
             case c.DiscardCall(call, attempt, _, _, totals):
                 await self._accumulator.discard(call, attempt, totals, outputs.of_discard(command))
-            case c.RunTools(call, tool_calls):
+            case c.RunTools(call, tool_calls, attempt):
                 for index, tool_call in tool_calls:
-                    await self._start_tool(call, index, tool_call)
+                    await self._accumulator.tool_start(call, index, outputs.of_tool_start(call, tool_call, attempt))
+                    await self._hold_valid()
+                    self._spawn(self._run_tool(call, index, tool_call))
             case c.RecordToolResult(call, index, tool_call, result, failure):
                 fact = ToolEnded(call, index, result, failure)
                 await self._accumulator.tool_end(fact, outputs.of_tool_result(command))
@@ -232,11 +234,6 @@ class TurnDriver:
         self._ended = True
 
     # Tools.
-
-    async def _start_tool(self, call: int, index: int, tool_call: ToolCall) -> None:
-        await self._accumulator.tool_start(call, index, outputs.of_tool_start(call, tool_call))
-        await self._hold_valid()
-        self._spawn(self._run_tool(call, index, tool_call))
 
     async def _run_tool(self, call: int, index: int, tool_call: ToolCall) -> None:
         key = f"{self._grant.turn}:{call}:{index}"

@@ -38,7 +38,9 @@ _ADVICE = {
 }
 _ASK_AGAIN = (408, 425, 429)
 _LONGEST_QUOTE = 300
-_ECHO = 24
+_WHOLE = 8
+_RUN = 24
+"""A quote repeats the conversation when it holds a whole text of so many characters, or a run of so many of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,8 @@ def _quote(said: str, asked: Asked) -> str:
 
 
 def _echoes(line: str, request: Request) -> bool:
-    texts = [" ".join(message.text.split()) for message in request.messages]
-    texts.append(" ".join((request.instructions or "").split()))
-    windows = [line[start : start + _ECHO] for start in range(max(1, len(line) - _ECHO + 1))]
-    return any(window in text for text in texts if text for window in windows)
+    texts = [" ".join(text.split()) for text in (request.instructions or "", *(each.text for each in request.messages))]
+    if any(text in line for text in texts if len(text) >= _WHOLE):
+        return True
+    runs = [line[start : start + _RUN] for start in range(len(line) - _RUN + 1)]
+    return any(run in text for text in texts for run in runs)

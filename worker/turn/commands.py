@@ -89,7 +89,11 @@ class CommitCall:
 
 @dataclass(frozen=True, slots=True)
 class DiscardCall:
-    """The attempt is dead: whatever it staged is void. `streamed_bytes`: UTF-8 bytes of text it had streamed."""
+    """The attempt is dead: whatever it staged is void. `streamed_bytes`: UTF-8 bytes of text it had streamed.
+
+    `reason`, one word: a budget of the watchdog, a kind of death, a failure class, or `takeover`, `drain`,
+    `turn_deadline`, `not_answered`, `several_choices`.
+    """
 
     call: int
     attempt: int

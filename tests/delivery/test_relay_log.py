@@ -1,0 +1,334 @@
+"""From the log to deliveries: once each, in order, whatever crashes, and past what cannot be read."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import fakeredis
+import pytest
+import redis.asyncio
+
+from channels import outbox
+from channels.delivery.backoff import Backoff
+from channels.delivery.model import Delivery
+from channels.outbox import Outbox
+from channels.relay import Relay
+from tests.delivery.passing_time import let_pass
+from tests.store.lossy import Lossy
+from worker import ids
+from worker.output.events import Outcome, TurnCompletedOutput
+from worker.store import keys
+from worker.store.accumulator import ExecutionOutputAccumulator
+from worker.store.inbox import NewTurn, submit
+from worker.store.lease import claim
+from worker.store.log import read_log, trim_log
+from worker.store.records import read_turn
+from worker.turn.commands import NO_USAGE
+
+POINTS = ["read", "destinations", "request lost", "reply lost", "wake", "trim"]
+
+
+class Crash(BaseException):
+    """The process is gone: nothing after this point runs, no handler either."""
+
+
+class House:
+    """A relay's surroundings, and a place at which its process crashes."""
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self.client = client
+        self.crash_at: str | None = None
+        self.woken = asyncio.Event()
+        self.lost = asyncio.Event()
+        self.meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None
+
+    def relay(self) -> Relay:
+        return Relay(
+            Outbox(self.client, 0, lease_s=40.0, backoff=Backoff(), chance=lambda: 0.5),
+            read=self.read,
+            trim=self.trim,
+            destinations=self.destinations,
+            wake=self.wake,
+        )
+
+    def reach(self, point: str) -> None:
+        if point == self.crash_at:
+            raise Crash
+
+    async def read(self, after: str, count: int, block_ms: int) -> Any:
+        self.reach("read")
+        return await read_log(self.client, 0, after, count, min(block_ms, 50))
+
+    async def trim(self, cursor: str) -> None:
+        self.reach("trim")
+        await trim_log(self.client, 0, cursor)
+
+    async def destinations(self, turn: str) -> Sequence[str] | None:
+        self.reach("destinations")
+        if self.meanwhile is not None:
+            todo, self.meanwhile = self.meanwhile, None
+            await todo()
+        try:
+            record = await read_turn(self.client, turn)
+        except redis.ConnectionError:
+            self.lost.set()
+            raise
+        return None if record is None else record.destinations
+
+    async def wake(self) -> None:
+        self.reach("wake")
+        self.woken.set()
+
+
+async def sealed(
+    client: redis.asyncio.Redis, *destinations: str, outcome: Outcome = "completed", session: str = "room/1"
+) -> str:
+    """A turn that has ended."""
+    turn = ids.new_turn(0)
+    new = NewTurn(turn, session, "hello", "default", "test", {}, destinations, None, deadline_s=7200)
+    await submit(client, new, 1)
+    grant = await claim(client, session, ids.new_nonce(), 8.0, 1)
+    assert grant is not None
+    accumulator = ExecutionOutputAccumulator(client, grant, lambda: True)
+    await accumulator.seal(outcome, None, None, "", NO_USAGE, [TurnCompletedOutput(outcome=outcome)])
+    return turn
+
+
+async def made(client: redis.asyncio.Redis) -> list[Delivery]:
+    """Every delivery, in the order of the log."""
+    names = await client.zrange("lw:{p00}:dlv-index", 0, -1)
+    return [await outbox.show(client, name.decode()) for name in names]
+
+
+async def told(client: redis.asyncio.Redis) -> list[tuple[str, str]]:
+    return [(delivery.turn, delivery.destination) for delivery in await made(client)]
+
+
+async def cursor(client: redis.asyncio.Redis) -> bytes | None:
+    return await client.hget("lw:{p00}:relay", "cursor")
+
+
+@pytest.mark.requirement("delivery:relay:one-per-destination")
+async def test_the_end_of_a_turn_becomes_one_delivery_for_each_destination(any_redis: redis.asyncio.Redis) -> None:
+    turn = await sealed(any_redis, "crm", "https://hooks.example/", "crm")
+    house = House(any_redis)
+    assert await house.relay().step() == 0
+    crm, hook = await made(any_redis)
+    assert (crm.turn, crm.destination, crm.event_type, crm.state) == (turn, "crm", "turn.completed", "queued")
+    assert (hook.turn, hook.destination, hook.event_id) == (turn, "https://hooks.example/", crm.event_id)
+    assert crm.id == ids.delivery_of(0, crm.event_id, "crm")
+    assert house.woken.is_set()
+
+
+@pytest.mark.requirement("delivery:relay:every-outcome-but-merged")
+@pytest.mark.parametrize("outcome", ["completed", "incomplete", "failed", "cancelled", "skipped", "merged", "dead"])
+async def test_every_outcome_but_merged_is_delivered_under_its_name(
+    fake_redis: redis.asyncio.Redis, outcome: Outcome
+) -> None:
+    await sealed(fake_redis, "crm", outcome=outcome)
+    await House(fake_redis).relay().step()
+    types = [delivery.event_type for delivery in await made(fake_redis)]
+    assert types == ([] if outcome == "merged" else [f"turn.{outcome}"])
+    assert await cursor(fake_redis) is not None
+
+
+async def test_entries_that_are_not_ends_of_turns_only_move_the_cursor(fake_redis: redis.asyncio.Redis) -> None:
+    entry = {"v": 1, "kind": "commit", "event": "evt_1", "turn": "turn_00" + "b" * 20, "call": 1}
+    place = await fake_redis.xadd(keys.log(0), entry)
+    house = House(fake_redis)
+    await house.relay().step()
+    assert await cursor(fake_redis) == place
+    assert await made(fake_redis) == []
+    assert not house.woken.is_set()
+
+
+@pytest.mark.requirement("delivery:relay:crash")
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_relay_that_crashes_anywhere_leaves_each_delivery_made_once_and_in_order(
+    any_redis: redis.asyncio.Redis, point: str
+) -> None:
+    house, line = House(any_redis), Lossy(any_redis)
+    relay = house.relay()
+    turns = [await sealed(any_redis, "crm", "audit", session=f"room/{number}") for number in range(3)]
+    await relay.step()
+    turns += [await sealed(any_redis, "crm", "audit", session=f"room/{number}") for number in range(3, 6)]
+    if point in {"request lost", "reply lost"}:
+        line.faults.extend(["none", point])  # of the scripts take and insert
+        with pytest.raises(redis.ConnectionError):
+            await relay.step()
+    else:
+        house.crash_at = point
+        with pytest.raises(Crash):
+            await relay.step()
+    house.crash_at = None
+    await let_pass(any_redis, 9)
+    await house.relay().step()
+    await house.relay().step()
+    assert await told(any_redis) == [(turn, destination) for turn in turns for destination in ("crm", "audit")]
+
+
+@pytest.mark.requirement("delivery:relay:same-relay-repeats")
+async def test_a_relay_whose_insert_was_not_answered_goes_on_where_it_stands(any_redis: redis.asyncio.Redis) -> None:
+    house, line = House(any_redis), Lossy(any_redis)
+    relay = house.relay()
+    first = await sealed(any_redis, "crm")
+    await relay.step()
+    second = await sealed(any_redis, "crm")
+    line.faults.extend(["none", "reply lost"])
+    with pytest.raises(redis.ConnectionError):
+        await relay.step()
+    third = await sealed(any_redis, "crm")
+    await relay.step()
+    assert await told(any_redis) == [(turn, "crm") for turn in (first, second, third)]
+
+
+@pytest.mark.requirement("delivery:relay:fenced")
+async def test_a_relay_that_slept_through_its_lease_changes_nothing(any_redis: redis.asyncio.Redis) -> None:
+    house = House(any_redis)
+    sleeper, successor = house.relay(), house.relay()
+    turns = [await sealed(any_redis, "crm")]
+
+    async def the_lease_ends_and_the_successor_goes_on() -> None:
+        await let_pass(any_redis, 9)
+        turns.append(await sealed(any_redis, "crm"))
+        await successor.step()
+
+    house.meanwhile = the_lease_ends_and_the_successor_goes_on
+    assert await sleeper.step() > 0
+    assert await told(any_redis) == [(turn, "crm") for turn in turns]
+
+
+async def test_while_one_relay_holds_the_log_another_waits(any_redis: redis.asyncio.Redis) -> None:
+    house = House(any_redis)
+    await sealed(any_redis, "crm")
+    first, second = house.relay(), house.relay()
+    await first.step()
+    await sealed(any_redis, "crm")
+    assert await second.step() > 0
+    assert len(await made(any_redis)) == 1
+
+
+UNREADABLE = [
+    {"v": 2, "kind": "seal"},
+    {"v": 1, "kind": "applause", "event": "e", "turn": "t", "call": 1},
+    {"v": 1, "kind": "seal", "event": "e", "turn": "t", "call": 1, "outcome": "victory"},
+    {"v": 1, "kind": "seal"},
+    {"v": "x"},
+    {"nonsense": b"\xff\x00"},
+]
+
+
+@pytest.mark.requirement("delivery:relay:unreadable-entry")
+@pytest.mark.parametrize("entry", UNREADABLE)
+async def test_an_entry_that_cannot_be_read_is_a_dead_letter_with_its_reason_and_the_next_goes_on(
+    any_redis: redis.asyncio.Redis, entry: dict[Any, Any]
+) -> None:
+    before = await sealed(any_redis, "crm")
+    place = (await any_redis.xadd(keys.log(0), entry)).decode()
+    after = await sealed(any_redis, "crm")
+    await House(any_redis).relay().step()
+    first, letter, last = await made(any_redis)
+    assert (first.turn, last.turn) == (before, after)
+    assert (letter.state, letter.code, letter.event_id) == ("dead", "unreadable_entry", place)
+    assert letter.message.startswith(f"log entry {place}: ")
+    assert await outbox.listed(any_redis, 1, 10, "dead") == [letter]
+
+
+@pytest.mark.requirement("delivery:relay:unusable-turn")
+async def test_an_entry_whose_turn_cannot_be_read_is_a_dead_letter_too(any_redis: redis.asyncio.Redis) -> None:
+    turns = [await sealed(any_redis, "crm", session=f"room/{number}") for number in range(4)]
+    await any_redis.hset(keys.turn_record(turns[0]), "destinations", "{")
+    await any_redis.delete(keys.turn_record(turns[1]))
+    await any_redis.delete(keys.turn_record(turns[2]))
+    await any_redis.set(keys.turn_record(turns[2]), "of another type")
+    await House(any_redis).relay().step()
+    broken, gone, strange, whole = await made(any_redis)
+    assert [(one.turn, one.state, one.code) for one in (broken, gone, strange)] == [
+        (turn, "dead", "unusable_turn") for turn in turns[:3]
+    ]
+    assert "JSONDecodeError" in broken.message
+    assert "not stored any more" in gone.message
+    assert (whole.turn, whole.state) == (turns[3], "queued")
+
+
+@pytest.mark.requirement("delivery:relay:dead-letter-replayed")
+async def test_a_dead_log_entry_is_replayed_into_the_log_and_delivered_from_there(
+    any_redis: redis.asyncio.Redis,
+) -> None:
+    house = House(any_redis)
+    relay = house.relay()
+    turn = await sealed(any_redis, "crm")
+    whole = await any_redis.hget(keys.turn_record(turn), "destinations")
+    await any_redis.hset(keys.turn_record(turn), "destinations", "{")
+    await relay.step()
+    [letter] = await made(any_redis)
+    await any_redis.xtrim(keys.log(0), maxlen=0)
+    await any_redis.hset(keys.turn_record(turn), "destinations", whole)
+
+    line = Lossy(any_redis)
+    line.faults.append("reply lost")
+    with pytest.raises(redis.ConnectionError):
+        await outbox.replay(any_redis, letter.id)
+    assert await any_redis.xlen(keys.log(0)) == 1
+    await relay.step()
+    back, delivery = await made(any_redis)
+    assert (back.id, back.state) == (letter.id, "cancelled")
+    assert (delivery.turn, delivery.destination, delivery.state) == (turn, "crm", "queued")
+
+
+@pytest.mark.requirement("delivery:relay:trim")
+async def test_the_log_is_trimmed_up_to_the_cursor_and_never_beyond(any_redis: redis.asyncio.Redis) -> None:
+    relay = House(any_redis).relay()
+    for number in range(300):
+        fields = {"v": 1, "kind": "commit", "event": f"evt_{number}", "turn": "turn_00" + "b" * 20, "call": 1}
+        await any_redis.xadd(keys.log(0), fields)
+    places = [place for place, _ in await any_redis.xrange(keys.log(0))]
+    await relay.step()
+    assert await cursor(any_redis) == places[99]
+    left = [place for place, _ in await any_redis.xrange(keys.log(0))]
+    assert len(left) < 300
+    assert left[-200:] == places[100:]
+
+
+async def bounded(waiting: Coroutine[Any, Any, Any], what: str) -> None:
+    try:
+        await asyncio.wait_for(waiting, 10)
+    except TimeoutError:
+        pytest.fail(f"waited 10 s for {what}")
+
+
+@pytest.mark.requirement("delivery:relay:leaves-at-once")
+async def test_a_stopped_relay_gives_the_log_up_at_once(any_redis: redis.asyncio.Redis) -> None:
+    house, stop = House(any_redis), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(house.relay().run(stop))
+        await sealed(any_redis, "crm")
+        await bounded(house.woken.wait(), "the relay to make a delivery")
+        stop.set()
+    later = await sealed(any_redis, "crm")
+    await house.relay().step()
+    assert (await told(any_redis))[-1] == (later, "crm")
+
+
+@pytest.mark.requirement("delivery:relay:redis-away")
+async def test_a_relay_outlives_an_absence_of_redis() -> None:
+    server = fakeredis.FakeServer(version=(7,))
+    async with contextlib.aclosing(fakeredis.FakeAsyncRedis(server=server)) as client:
+        house, stop = House(client), asyncio.Event()
+
+        async def redis_goes_away() -> None:
+            server.connected = False
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(house.relay().run(stop))
+            first = await sealed(client, "crm")
+            await bounded(house.woken.wait(), "the first delivery")
+            house.woken.clear()
+            house.meanwhile = redis_goes_away
+            second = await sealed(client, "crm")
+            await bounded(house.lost.wait(), "the relay to meet the absence")
+            server.connected = True
+            await bounded(house.woken.wait(), "the relay to go on after Redis came back")
+            stop.set()
+        assert await told(client) == [(first, "crm"), (second, "crm")]

@@ -1,0 +1,213 @@
+"""The journal gives back what was committed; the log tells the relay what happened."""
+
+import json
+
+import pytest
+import redis.asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.store.turns import SESSION, commit, completed, discard, driven, seal
+from worker import ids
+from worker.codecs.events import ToolCall, Usage
+from worker.codecs.messages import AssistantMessage, ToolMessage, UserMessage
+from worker.errors import StoreError
+from worker.store import keys
+from worker.store.journal import (
+    decode_facts,
+    decode_failure,
+    decode_totals,
+    encode_committed,
+    encode_failure,
+    encode_tool_ended,
+    encode_tool_started,
+    encode_totals,
+    history,
+)
+from worker.store.log import LogEntry, Unreadable, read_log, trim_log
+from worker.turn.commands import NO_USAGE, Failure, UsageTotals
+from worker.turn.facts import Committed, Fact, ToolEnded, ToolStarted
+
+COUNTS = st.none() | st.integers(0, 10**9)
+TEXT = st.text(max_size=40)
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | TEXT, lambda inner: st.lists(inner, max_size=3))
+TOOL_CALLS = st.builds(ToolCall, TEXT, TEXT, TEXT, st.none() | st.dictionaries(TEXT, JSON, max_size=3))
+COMMITTED = st.builds(
+    Committed,
+    call=st.integers(1, 99),
+    attempt=st.integers(1, 9),
+    text=TEXT,
+    tool_calls=st.lists(TOOL_CALLS, max_size=3).map(tuple),
+    finish_reason=st.none() | TEXT,
+    usage=st.none() | st.builds(Usage, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS),
+)
+FACTS = st.lists(
+    COMMITTED
+    | st.builds(ToolStarted, st.integers(), st.integers())
+    | st.builds(ToolEnded, st.integers(), st.integers(), TEXT, st.none() | TEXT)
+)
+
+
+@pytest.mark.requirement("store:journal:round-trip")
+@given(facts=FACTS)
+def test_facts_come_back_as_they_went(facts: list[Fact]) -> None:
+    text = b""
+    entries = []
+    for fact in facts:
+        match fact:
+            case Committed():
+                said = fact.text.encode()
+                entries.append(encode_committed(fact, len(text), len(said)))
+                text += said
+            case ToolStarted():
+                entries.append(encode_tool_started(fact))
+            case ToolEnded():
+                entries.append(encode_tool_ended(fact))
+    assert list(decode_facts([entry.encode() for entry in entries], text)) == facts
+
+
+@given(totals=st.builds(UsageTotals, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS))
+def test_totals_come_back_as_they_went(totals: UsageTotals) -> None:
+    assert decode_totals(encode_totals(totals).encode()) == totals
+
+
+def test_failures_come_back_as_they_went() -> None:
+    for failure in (None, Failure("internal", "bug", "Something of ours broke.")):
+        assert decode_failure(encode_failure(failure).encode()) == failure
+
+
+@pytest.mark.requirement("store:journal:unreadable")
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"kind": "dream"}',
+        b'{"kind": "tool_started", "call": 1}',
+        b'{"kind": "committed", "call": 1, "attempt": 1, "offset": 0, "length": 5}',
+    ],
+)
+def test_a_journal_that_holds_what_is_no_fact_is_an_error_that_shows_no_text(entry: bytes) -> None:
+    with pytest.raises(StoreError, match=r"the journal (holds|refers to)") as raised:
+        decode_facts([entry], b"sec")
+    assert "sec" not in str(raised.value)
+
+
+@pytest.mark.requirement("store:commit:one-step")
+async def test_a_commit_brings_text_journal_usage_and_log_in_one_step(any_redis: redis.asyncio.Redis) -> None:
+    accumulator = await driven(any_redis)
+    await accumulator.open_call(1, 1, 0, True)
+    calls = (ToolCall("a", "look", '{"at": 1}', {"at": 1}), ToolCall("b", "look", "{", None))
+    fact = Committed(1, 1, "très bien", calls, "tool_calls", Usage(11, 5))
+    await accumulator.commit(fact, UsageTotals(11, 5), [])
+    text = await any_redis.get(keys.text(accumulator.turn))
+    (entry,) = await any_redis.lrange(keys.journal(accumulator.turn), 0, -1)
+    assert decode_facts([entry], text) == (fact,)
+    assert b"bien" not in entry
+    assert await any_redis.hget(keys.session_record(0, SESSION), "last_input_tokens") == b"11"
+    assert decode_totals(await any_redis.hget(keys.turn_record(accumulator.turn), "totals")) == UsageTotals(11, 5)
+    (logged,) = await read_log(any_redis, 0, "0-0", 10, 0)
+    assert (logged.kind, logged.turn, logged.call, logged.outcome) == ("commit", accumulator.turn, 1, None)
+
+
+@pytest.mark.requirement("store:commit:input-tokens")
+async def test_a_call_that_reports_no_input_tokens_leaves_the_last_count(any_redis: redis.asyncio.Redis) -> None:
+    accumulator = await driven(any_redis)
+    for call, usage in ((1, Usage(11)), (2, Usage(None, 5)), (3, None)):
+        await accumulator.open_call(call, 1, 0, True)
+        await accumulator.commit(Committed(call, 1, "", (), "stop", usage), NO_USAGE, [])
+    assert await any_redis.hget(keys.session_record(0, SESSION), "last_input_tokens") == b"11"
+
+
+@pytest.mark.requirement("store:history:sealed-turns")
+async def test_a_session_remembers_what_its_sealed_turns_said(any_redis: redis.asyncio.Redis) -> None:
+    turns = []
+    for number in range(3):
+        accumulator = await driven(any_redis)
+        turns.append(accumulator.turn)
+        await accumulator.open_call(1, 1, 0, True)
+        call = ToolCall("a", "look", "{}", {})
+        await accumulator.commit(Committed(1, 1, f"{number}: ", (call,), "tool_calls", None), NO_USAGE, [])
+        await accumulator.tool_end(ToolEnded(1, 0, "seen", None), [])
+        await accumulator.open_call(2, 1, 0, True)
+        await commit(accumulator, 2, 1, "done")
+        await seal(accumulator)
+    said = await history(any_redis, SESSION, ids.new_turn(0), 10, 1)
+    assert len(said) == 12
+    assert said[4:8] == (
+        UserMessage("hello"),
+        AssistantMessage("1: ", (ToolCall("a", "look", "{}", {}),)),
+        ToolMessage("a", "look", "seen"),
+        AssistantMessage("done"),
+    )
+    assert await history(any_redis, SESSION, ids.new_turn(0), 1, 1) == said[8:]
+    assert await history(any_redis, SESSION, turns[1], 10, 1) == said[:4]
+    assert await history(any_redis, SESSION, ids.new_turn(0), 0, 1) == ()
+    await any_redis.delete(keys.turn_record(turns[0]))
+    assert await history(any_redis, SESSION, ids.new_turn(0), 10, 1) == said[4:]
+
+
+@pytest.mark.requirement("store:log:order")
+async def test_the_log_tells_each_event_once_in_order_with_the_id_that_its_op_gives_it(
+    any_redis: redis.asyncio.Redis,
+) -> None:
+    accumulator = await driven(any_redis)
+    await accumulator.open_call(1, 1, 0, True)
+    await discard(accumulator, 1, 1)
+    await discard(accumulator, 1, 1)
+    await accumulator.open_call(1, 2, 1, False)
+    await commit(accumulator, 1, 2, "text")
+    await seal(accumulator)
+    entries = await read_log(any_redis, 0, "0-0", 10, 0)
+    nonce = (await any_redis.hget(keys.turn_record(accumulator.turn), "nonce")).decode()
+    assert [(entry.kind, entry.event_id) for entry in entries] == [
+        ("discard", ids.event_of(accumulator.turn, nonce, 2)),
+        ("commit", ids.event_of(accumulator.turn, nonce, 5)),
+        ("seal", ids.event_of(accumulator.turn, nonce, 6)),
+    ]
+    assert entries[-1].outcome == "completed"
+    assert all(entry.at_ms > 0 for entry in entries)
+    assert await read_log(any_redis, 0, entries[0].id, 1, 0) == [entries[1]]
+    assert await read_log(any_redis, 0, entries[-1].id, 10, 10) == []
+
+
+@pytest.mark.requirement("store:log:unreadable")
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"v": 2, "kind": "commit"}, "its version is 2"),
+        ({"v": 1, "kind": "dream"}, "its kind 'dream' is not known"),
+        ({"v": 1, "kind": "seal", "outcome": "odd", "event": "e", "turn": "t", "call": 0}, "its outcome 'odd'"),
+        ({"v": 1, "kind": "commit", "turn": "t", "call": 1}, "KeyError"),
+        ({"v": "x", "kind": "commit"}, "ValueError"),
+        ({"v": 1, "kind": "commit", "event": "e", "turn": "t", "call": b"\xff"}, "Error"),
+    ],
+)
+async def test_an_entry_that_cannot_be_read_says_why_and_where_it_stands(
+    fake_redis: redis.asyncio.Redis, fields: dict[str, object], why: str
+) -> None:
+    place = (await fake_redis.xadd(keys.log(0), fields)).decode()
+    (entry,) = await read_log(fake_redis, 0, "0-0", 10, 0)
+    assert isinstance(entry, Unreadable)
+    assert entry.id == place
+    assert why in entry.why
+
+
+@pytest.mark.requirement("store:log:trim")
+async def test_the_log_is_trimmed_up_to_the_readers_place_and_no_further(real_redis: redis.asyncio.Redis) -> None:
+    accumulator = await driven(real_redis)
+    for call in range(1, 301):
+        await accumulator.open_call(call, 1, 0, True)
+        await accumulator.commit(completed(call, 1, ""), NO_USAGE, [])
+    entries = await read_log(real_redis, 0, "0-0", 1000, 0)
+    await trim_log(real_redis, 0, entries[250].id)
+    left = await read_log(real_redis, 0, "0-0", 1000, 0)
+    assert left[-50:] == entries[250:]
+    assert len(left) < 200
+    assert all(isinstance(entry, LogEntry) for entry in left)
+
+
+def test_what_is_stored_of_totals_leaves_out_what_is_null() -> None:
+    assert json.loads(encode_totals(UsageTotals(3))) == {"input_tokens": 3}
+    assert decode_totals(b'{"input_tokens": 3, "of_a_newer_version": 1}') == UsageTotals(3)

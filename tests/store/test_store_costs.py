@@ -1,0 +1,110 @@
+"""What text costs: memory linear in it, a flush independent of it, a discard independent of what is committed."""
+
+import pytest
+import redis.asyncio
+
+from tests.store.turns import commit, discard, driven
+from worker.store.accumulator import ExecutionOutputAccumulator
+from worker.store.tick import StagingTick
+
+PIECE = "thirty-two bytes of an answer. \n"
+MAX_BYTES_PER_BYTE = 3
+FIXED_BYTES = 12_000
+
+
+async def stored_bytes(client: redis.asyncio.Redis) -> int:
+    total = 0
+    async for key in client.scan_iter("*"):
+        total += await client.memory_usage(key, samples=0)
+    return total
+
+
+async def streaming(
+    client: redis.asyncio.Redis, pieces: int, *, watched: bool
+) -> tuple[ExecutionOutputAccumulator, StagingTick]:
+    accumulator = await driven(client, watch_s=60)
+    accumulator.watched = watched
+    tick = StagingTick(client)
+    tick.add(accumulator)
+    await accumulator.open_call(1, 1, 0, True)
+    for _ in range(pieces):
+        accumulator.stage_text(PIECE)
+        await tick.flush()
+    return accumulator, tick
+
+
+@pytest.mark.requirement("store:cost:memory")
+@pytest.mark.parametrize("watched", [True, False], ids=["watched", "unwatched"])
+@pytest.mark.parametrize("pieces", [300, 2_600])
+async def test_text_takes_at_most_three_bytes_a_byte(
+    real_redis: redis.asyncio.Redis, pieces: int, watched: bool
+) -> None:
+    accumulator, _ = await streaming(real_redis, pieces, watched=watched)
+    limit = FIXED_BYTES + MAX_BYTES_PER_BYTE * pieces * len(PIECE)
+    assert await stored_bytes(real_redis) <= limit
+    await commit(accumulator, 1, 1, PIECE * pieces)
+    assert await stored_bytes(real_redis) <= limit
+
+
+@pytest.mark.requirement("store:cost:memory")
+async def test_a_discard_gives_back_the_open_text(real_redis: redis.asyncio.Redis) -> None:
+    accumulator, tick = await streaming(real_redis, 0, watched=True)
+    before = await stored_bytes(real_redis)
+    accumulator.stage_text("x" * 60_000)
+    await tick.flush()
+    await discard(accumulator, 1, 1)
+    assert await stored_bytes(real_redis) < before + 60_000 + FIXED_BYTES
+
+
+class Meter:
+    """Bytes that a server was sent and commands that it ran, scripts' commands included."""
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self._client = client
+
+    async def read(self) -> tuple[int, int]:
+        info = await self._client.info("all")
+        calls = sum(value["calls"] for name, value in info.items() if name.startswith("cmdstat_"))
+        return info["total_net_input_bytes"], calls
+
+
+@pytest.mark.requirement("store:cost:flush")
+async def test_a_flush_costs_what_it_brings_however_much_text_there_is(real_redis: redis.asyncio.Redis) -> None:
+    accumulator, tick = await streaming(real_redis, 1, watched=True)
+    meter = Meter(real_redis)
+
+    async def flush() -> tuple[int, int]:
+        before = await meter.read()
+        accumulator.stage_text(PIECE)
+        await tick.flush()
+        after = await meter.read()
+        return after[0] - before[0], after[1] - before[1]
+
+    early = await flush()
+    accumulator.stage_text("x" * 2_000_000)
+    while accumulator._staged:
+        await tick.flush()
+    late = await flush()
+    assert late[1] == early[1]
+    assert late[0] - early[0] < 64  # more digits in the counters
+
+
+@pytest.mark.requirement("store:cost:discard")
+async def test_a_discard_costs_nothing_of_what_is_committed(real_redis: redis.asyncio.Redis) -> None:
+    accumulator = await driven(real_redis)
+    meter = Meter(real_redis)
+
+    async def die(call: int) -> tuple[int, int]:
+        await accumulator.open_call(call, 1, 0, True)
+        before = await meter.read()
+        await discard(accumulator, call, 1)
+        after = await meter.read()
+        return after[0] - before[0], after[1] - before[1]
+
+    await die(1)
+    early = await die(2)
+    await accumulator.open_call(3, 1, 0, True)
+    await commit(accumulator, 3, 1, "x" * 2_000_000)
+    late = await die(4)
+    assert late[1] == early[1]
+    assert late[0] - early[0] < 64

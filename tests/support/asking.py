@@ -1,0 +1,108 @@
+"""A client of the stand-in provider that looks at the bare bytes: no library may hide how an answer ended.
+
+What belongs here: one HTTP request on one socket. What must not be known here: scripts.
+"""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+import httpx
+import orjson
+
+LIMIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RawAnswer:
+    """What came. `end`: "whole" with the terminating chunk, else "cut" or "reset". `data`: of each SSE event."""
+
+    status: int
+    head: str
+    chunks: tuple[bytes, ...]
+    end: str
+
+    @property
+    def body(self) -> bytes:
+        """The body."""
+        return b"".join(self.chunks)
+
+    @property
+    def data(self) -> list[dict[str, object]]:
+        """The JSON of each event."""
+        lines = [line[6:] for line in self.body.split(b"\n") if line.startswith(b"data: {")]
+        return [orjson.loads(line) for line in lines]
+
+    @property
+    def deltas(self) -> list[dict[str, object]]:
+        """The delta of each chunk that has one."""
+        choices = [each["choices"] for each in self.data if each.get("choices")]
+        return [choice[0]["delta"] for choice in choices if isinstance(choice, list)]
+
+    @property
+    def text(self) -> str:
+        """The text that was answered."""
+        return "".join(str(delta.get("content") or "") for delta in self.deltas)
+
+
+class Asking:
+    """One request that has been sent. Leaving its `async with` drops the connection."""
+
+    def __init__(self, base_url: str, prompt: str = "hello", **fields: object) -> None:
+        self._url = httpx.URL(base_url)
+        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": prompt}]} | fields
+        self._body = orjson.dumps(body)
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
+
+    async def __aenter__(self) -> "Asking":
+        self._reader, self._writer = await asyncio.open_connection(self._url.host, self._url.port)
+        head = (
+            f"POST {self._url.path}/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            f"Authorization: Bearer sk-secret\r\nX-Team: blue\r\nContent-Length: {len(self._body)}\r\n\r\n"
+        )
+        self._writer.write(head.encode() + self._body)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+
+    async def until(self, words: bytes) -> bytes:
+        """Read until these bytes have come."""
+        async with asyncio.timeout(LIMIT_S):
+            return await self._reader.readuntil(words)
+
+    async def answer(self) -> RawAnswer:
+        """Read to the end of the connection."""
+        data, end = bytearray(), "cut"
+        async with asyncio.timeout(LIMIT_S):
+            try:
+                while part := await self._reader.read(65536):
+                    data += part
+            except ConnectionError:
+                end = "reset"
+        head, _, rest = bytes(data).partition(b"\r\n\r\n")
+        status = int(head.split(b" ")[1]) if head else 0
+        if b"transfer-encoding: chunked" not in head.lower():
+            return RawAnswer(status, head.decode(), (rest,), "whole")
+        chunks = _chunks(rest)
+        return RawAnswer(status, head.decode(), chunks, "whole" if rest.endswith(b"\r\n0\r\n\r\n") else end)
+
+
+async def ask(base_url: str, prompt: str = "hello", **fields: object) -> RawAnswer:
+    """Ask and read to the end."""
+    async with Asking(base_url, prompt, **fields) as asking:
+        return await asking.answer()
+
+
+def _chunks(rest: bytes) -> tuple[bytes, ...]:
+    chunks: list[bytes] = []
+    with contextlib.suppress(ValueError):  # the body was cut inside a size line
+        while rest:
+            line, _, after = rest.partition(b"\r\n")
+            size = int(line, 16)
+            if not size:
+                break
+            chunks.append(after[:size])
+            rest = after[size + 2 :]
+    return tuple(chunks)
