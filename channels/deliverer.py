@@ -61,7 +61,8 @@ class Deliverer:
                 while self._wanted and not self._stopping:
                     self._wanted = False
                     for outbox in self._outboxes:
-                        self._wanted |= await self._send_due(group, outbox)
+                        if await self._send_due(group, outbox):
+                            self._wanted = True
             except UNANSWERED as error:  # raised on, it would cut off what is in flight
                 warn("claim_failed", error=type(error).__name__)
             except Exception as error:  # noqa: BLE001 - the same

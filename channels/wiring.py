@@ -7,6 +7,7 @@ state follows which, Celery.
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
@@ -42,6 +43,7 @@ class DeliveryProcess:
         self._settings = settings
         self._wake_up = wake
         self._stop = asyncio.Event()
+        self._open = AsyncExitStack()
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -52,6 +54,9 @@ class DeliveryProcess:
         settings, delivery = self._settings, self._settings.delivery
         self._redis = connect.open_redis(settings.redis())
         self._log = connect.open_redis(settings.redis(), block_s=BLOCK_S)
+        self._http = open_client(connect_timeout_s=min(_CONNECT_TIMEOUT_S, delivery.timeout_s))
+        for client in (self._redis, self._log, self._http):
+            self._open.push_async_callback(client.aclose)
         patience_ends = monotonic() + _START_PATIENCE_S
         await until_answered(lambda: ensure_meta(self._redis, settings.partitions), lambda: monotonic() < patience_ends)
         lease_s = lease_for(delivery.timeout_s)
@@ -61,7 +66,6 @@ class DeliveryProcess:
             Outbox(self._redis, partition, lease_s=lease_s, backoff=backoff, chance=chance)
             for partition in range(settings.partitions)
         ]
-        self._http = open_client(connect_timeout_s=min(_CONNECT_TIMEOUT_S, delivery.timeout_s))
         self._deliverer = Deliverer(self._outboxes, self._sender(), lease_s=lease_s, concurrency=delivery.concurrency)
 
     def begin(self) -> None:
@@ -80,12 +84,10 @@ class DeliveryProcess:
         self._loops.append(loop.create_task(keep_going("sweeper", sweeper.step, self._stop)))
 
     async def stop(self) -> None:
-        """End the loops and close what `start` opened."""
+        """End the loops and close what `start` opened, whether it came to its end or not."""
         self._stop.set()
         await asyncio.gather(*self._loops)
-        await self._http.aclose()
-        await self._log.aclose()
-        await self._redis.aclose()
+        await self._open.aclose()
 
     def drain(self) -> None:
         """Claim nothing more and relay nothing more. To be called on the event loop."""

@@ -49,7 +49,6 @@ def configure_sentry(dsn: str | None) -> None:
         return
     sentry_sdk.init(
         dsn=dsn,
-        send_default_pii=False,
         include_local_variables=False,
         max_request_body_size="never",
         max_breadcrumbs=0,

@@ -107,6 +107,13 @@ def extra(field: FieldInfo) -> dict[str, object]:
     return dict(field.json_schema_extra) if isinstance(field.json_schema_extra, dict) else {}
 
 
+def limits(field: FieldInfo) -> str:
+    """The least and the greatest value of a number with its unit, or nothing."""
+    low = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
+    high = next((limit.le for limit in field.metadata if hasattr(limit, "le")), None)
+    return "" if low is None or high is None else f"{low:g} to {high:.12g} {extra(field).get('unit', '')}"
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
     """`did you mean X?`, or the known names, for the end of a message about a name that nobody knows."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
@@ -248,10 +255,5 @@ def _told(model: type[BaseModel], error: ErrorDetails, origins: Origins) -> str:
 
 
 def _bounds(field: FieldInfo | None) -> str:
-    if field is None:
-        return ""
-    low = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
-    high = next((limit.le for limit in field.metadata if hasattr(limit, "le")), None)
-    if low is None or high is None:
-        return ""
-    return f" (allowed: {low} to {high} {extra(field).get('unit', '')}, default {field.default})"
+    allowed = "" if field is None else limits(field)
+    return f" (allowed: {allowed}, default {field.default})" if field is not None and allowed else ""

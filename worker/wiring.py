@@ -10,16 +10,13 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
-import redis.asyncio
-from redis import RedisError
-
 from worker import ids
 from worker.codecs.messages import Message
 from worker.codecs.openai_chat import ChatCodec
 from worker.engine.driver import Attempt, Toolbox, TurnDriver
 from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
 from worker.engine.stream import Endpoint, attempt_events
-from worker.errors import ConfigurationError, Fenced, Rewound, TurnSealed
+from worker.errors import ConfigurationError, Fenced, Rewound, StoreFull, TurnSealed
 from worker.http import open_client
 from worker.observability import warn
 from worker.settings import AgentSettings, ProviderSettings, WorkerSettings
@@ -27,6 +24,7 @@ from worker.store import connect, journal, lease
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import ensure_meta
 from worker.store.lease import Grant
+from worker.store.repeat import UNANSWERED, until_answered
 from worker.store.tick import StagingTick
 from worker.tools import BUILT_IN
 from worker.turn import outputs
@@ -37,8 +35,6 @@ from worker.turn.watchdog import WatchdogLimits
 
 if TYPE_CHECKING:
     import httpx
-
-_CLAIM_TRIES = 5
 
 
 class TurnProcess:
@@ -53,7 +49,7 @@ class TurnProcess:
         self._wake = wake
         self._draining = False
         self._drivers: set[TurnDriver] = set()
-        self._redis: redis.asyncio.Redis
+        self._redis = connect.open_redis(settings.redis())
         self._http: dict[str, httpx.AsyncClient] = {}
         self._heartbeat: Heartbeat
         self._tick: StagingTick
@@ -62,7 +58,6 @@ class TurnProcess:
     async def start(self) -> None:
         """Connect, and start the heartbeat and the tick. Raises `ConfigurationError` for a store of other settings."""
         settings = self._settings
-        self._redis = connect.open_redis(settings.redis())
         await ensure_meta(self._redis, settings.partitions)
         limits = HeartbeatLimits(settings.lease.ttl_s, settings.lease.renew_s, settings.lease.sweep_s)
         loop = asyncio.get_running_loop()
@@ -92,31 +87,40 @@ class TurnProcess:
         """Drive the turns of a session, one after the other, as long as they are ours to drive."""
         while not self._draining:
             claimed_at = monotonic()
-            grant = await self._claim(session)
-            if grant is None:
+            patience_ends = claimed_at + self._settings.lease.ttl_s
+            try:
+                grant = await self._claim(session, patience_ends)
+                if grant is None:
+                    return
+                history = await self._history(grant, patience_ends)
+            except UNANSWERED as error:  # the due set knows the session; someone will look again
+                warn("session_not_claimed", session=session, error=type(error).__name__)
                 return
             try:
-                await self._drive(grant, claimed_at)
+                await self._drive(grant, history, claimed_at)
             except Rewound:
                 warn("turn_rewound", turn=grant.turn, session=session)
             except (Fenced, TurnSealed):
                 warn("turn_lost", turn=grant.turn, session=session)
                 return
 
-    async def _claim(self, session: str) -> Grant | None:
-        nonce = ids.new_nonce()
-        for tries_left in reversed(range(_CLAIM_TRIES)):
-            try:
-                return await lease.claim(
-                    self._redis, session, nonce, self._settings.lease.ttl_s, self._settings.partitions
-                )
-            except (RedisError, OSError):
-                if not tries_left:
-                    raise
-                await asyncio.sleep(self._settings.lease.renew_s)
-        return None
+    async def _claim(self, session: str, patience_ends: float) -> Grant | None:
+        nonce, settings = ids.new_nonce(), self._settings
+        return await until_answered(
+            lambda: lease.claim(self._redis, session, nonce, settings.lease.ttl_s, settings.partitions),
+            lambda: monotonic() < patience_ends,
+        )
 
-    async def _drive(self, grant: Grant, claimed_at: float) -> None:
+    async def _history(self, grant: Grant, patience_ends: float) -> tuple[Message, ...]:
+        settings = self._settings
+        return await until_answered(
+            lambda: journal.history(
+                self._redis, grant.session, grant.turn, settings.turns.history_turns, settings.partitions
+            ),
+            lambda: monotonic() < patience_ends,
+        )
+
+    async def _drive(self, grant: Grant, history: tuple[Message, ...], claimed_at: float) -> None:
         partition = ids.partition_of_session(grant.session, self._settings.partitions)
         accumulator = ExecutionOutputAccumulator(
             self._redis,
@@ -125,7 +129,7 @@ class TurnProcess:
             round(self._settings.turns.keep_s),
         )
         try:
-            driver = await self._driver(grant, accumulator)
+            driver = self._driver(grant, history, accumulator)
         except ConfigurationError as error:
             await self._fail(grant, accumulator, error)
             return
@@ -136,18 +140,21 @@ class TurnProcess:
         self._tick.add(accumulator)
         try:
             await driver.run()
+        except StoreFull:  # a hand-over needs no room; the turn is tried again until there is some, or its time is up
+            warn("turn_waits_for_room", turn=grant.turn, session=grant.session)
+            await accumulator.release()
+            await asyncio.sleep(self._settings.lease.renew_s)
         finally:
             self._tick.remove(accumulator)
             self._heartbeat.let_go(grant.turn, grant.nonce)
             self._drivers.discard(driver)
 
-    async def _driver(self, grant: Grant, accumulator: ExecutionOutputAccumulator) -> TurnDriver:
+    def _driver(
+        self, grant: Grant, history: tuple[Message, ...], accumulator: ExecutionOutputAccumulator
+    ) -> TurnDriver:
         settings = self._settings
         agent = settings.agent(grant.agent)
         provider = settings.providers[agent.provider]
-        history = await journal.history(
-            self._redis, grant.session, grant.turn, settings.turns.history_turns, settings.partitions
-        )
         machine = TurnMachine(
             _start(grant, agent, provider, history=history),
             _limits(settings, provider),

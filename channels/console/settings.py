@@ -19,18 +19,19 @@ from rich.text import Text
 
 from channels.console import exits
 from channels.settings import Settings, load_explained, schema
-from worker.sources import Loaded, extra, is_secret
+from worker.sources import Loaded, extra, is_secret, limits
 
 _LONGEST_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """One value as it may be shown: a secret is `set` or `not set`. `unit` is empty where there is none."""
+    """One value as it may be shown: a secret is `set` or `not set`. Only a number has `limits`."""
 
     name: str
     value: object
     unit: str
+    limits: str
     source: str
 
 
@@ -47,13 +48,15 @@ def run_settings(*, as_json: bool) -> int:
         sys.stdout.write(json.dumps([asdict(row) for row in rows]) + "\n")
         return exits.OK
     table = Table(box=None, pad_edge=False)
-    for name in ("setting", "value", "unit", "source"):
+    for name in ("setting", "value", "limits", "source"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        value = "not set" if row.value is None else str(row.value)
+        value = "not set" if row.value in (None, {}, []) else str(row.value)
         if len(value) > _LONGEST_SHOWN:
             value = value[:_LONGEST_SHOWN] + "..."
-        table.add_row(row.name, Text(value), row.unit, Text(row.source, "dim" if row.source == "default" else ""))
+        table.add_row(
+            row.name, Text(value), row.limits or row.unit, Text(row.source, "dim" if row.source == "default" else "")
+        )
     Console(highlight=False).print(table)
     return exits.OK
 
@@ -66,7 +69,8 @@ def explain(loaded: Loaded[Settings]) -> list[Explained]:
         held_in = siblings.get(f"{path[-1]}_file")
         if held_in is not None:
             source = f"secret file {held_in}" if is_secret(field) else f"file {held_in}"
-        rows.append(Explained(".".join(path), _shown(field, value), str(extra(field).get("unit", "")), source))
+        unit = str(extra(field).get("unit", ""))
+        rows.append(Explained(".".join(path), _shown(field, value), unit, limits(field), source))
     return rows
 
 

@@ -14,7 +14,7 @@ if relay[1] ~= ARGV[1] then
   return { 0 }
 end
 local cursor = relay[2] or '0-0'
-if false then
+if cursor == ARGV[3] then
   return { 1, tonumber(relay[3]) }
 end
 if cursor ~= ARGV[2] then

@@ -95,9 +95,15 @@ def test_the_version_is_that_of_the_package(lastword: Lastword) -> None:
 
 def test_settings_are_listed_for_people_and_for_programs(lastword: Lastword) -> None:
     rows = json.loads(lastword("settings", "--json").out)
-    assert {"name": "turns.max_calls", "value": 100, "unit": "calls", "source": "default"} in rows
+    assert {
+        "name": "turns.max_calls",
+        "value": 100,
+        "unit": "calls",
+        "limits": "1 to 10000 calls",
+        "source": "default",
+    } in rows
     listing = lastword("settings").out
-    assert re.search(r"turns\.max_calls +100 +calls +default", listing)
+    assert re.search(r"turns\.max_calls +100 +1 to 10000 calls +default", listing)
 
 
 def test_the_schema_is_printed(lastword: Lastword) -> None:

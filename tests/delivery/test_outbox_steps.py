@@ -65,6 +65,25 @@ async def test_claims_at_the_same_time_share_the_deliveries_and_none_gets_one_tw
     assert sorted(claimed) == sorted(delivery.id for delivery in due)
 
 
+@pytest.mark.requirement("delivery:outbox:claimed-by-one")
+async def test_a_claim_that_is_overtaken_after_it_looked_gets_nothing(any_redis: redis.asyncio.Redis) -> None:
+    await inserted(any_redis, "evt_1", "evt_2")
+    slow, fast = box(any_redis), box(any_redis)
+    look = slow._ripe
+    taken: list[Delivery] = []
+
+    async def look_and_be_overtaken(limit: int) -> tuple[int, list[Delivery]]:
+        found = await look(limit)
+        taken.extend(await fast.claim("fast", 20))
+        return found
+
+    slow._ripe = look_and_be_overtaken
+    assert await slow.claim("slow", 20) == []
+    assert sorted(await outbox.listed(any_redis, 1, 10), key=lambda one: one.id) == sorted(
+        taken, key=lambda one: one.id
+    )
+
+
 @pytest.mark.requirement("delivery:outbox:old-token")
 async def test_a_sender_that_wakes_after_its_lease_changes_nothing(any_redis: redis.asyncio.Redis) -> None:
     await inserted(any_redis, "evt_1")

@@ -416,7 +416,6 @@ async def test_a_key_with_a_line_break_is_named_and_never_shown(client: httpx.As
 @pytest.mark.requirement("http:client:logs-nothing")
 async def test_no_word_of_a_call_reaches_the_log(client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     await events_of(client, streaming(text("the answer"), finish(), DONE))
     await events_of(client, reset_in_the_stream)
     for words in ("the answer", "the question", "be brief", "sk-the-key", "/chat/completions"):

@@ -1,6 +1,7 @@
 """The client: what it keeps, what it follows, what it logs, how much of it fits, how fast it lets go."""
 
 import asyncio
+import gc
 import logging
 import resource
 from collections.abc import AsyncIterator, Iterator
@@ -59,14 +60,38 @@ async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.Monke
 
 
 @pytest.mark.requirement("http:client:logs-nothing")
-async def test_neither_url_nor_body_nor_header_reaches_the_log(
-    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_neither_url_nor_body_nor_header_reaches_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with Peer(answer_ok) as peer:
+    logging.getLogger("httpx").setLevel(logging.NOTSET)
+    async with Peer(answer_ok) as peer, open_client(connect_timeout_s=2) as client:
         await client.post(f"{peer.url}/secret?key=secret", content=b"secret", headers={"X-Key": "secret"})
     assert "secret" not in caplog.text
     assert "HTTP Request" not in caplog.text
+
+
+async def test_an_idle_connection_that_the_peer_resets_is_no_news(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard, read = asyncio.Event(), asyncio.Event()
+
+    async def act(peer: Conversation) -> None:
+        await peer.request()
+        await peer.head()
+        await peer.chunk(b"first")
+        await within(5, "the first chunk to be read", heard)
+        await peer.end()
+        await within(5, "the answer to be read", read)
+        peer.reset()
+
+    async with Peer(act) as peer, Peer(answer_ok) as another:
+        async with client.stream("POST", peer.url) as response:
+            async for _ in response.aiter_raw():
+                heard.set()
+        read.set()
+        await client.post(another.url)  # a round trip, in which the reset is seen
+        await client.aclose()
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_a_large_body_arrives_whole_and_with_its_length(client: httpx.AsyncClient) -> None:
@@ -116,21 +141,22 @@ async def test_500_streams_are_open_at_the_same_time(client: httpx.AsyncClient) 
 
 
 @pytest.mark.requirement("http:client:lets-go-at-once")
-async def test_a_peer_that_reads_nothing_gets_no_more_once_the_request_is_given_up(client: httpx.AsyncClient) -> None:
+async def test_a_connection_is_gone_at_once_though_the_peer_has_not_taken_the_request(
+    client: httpx.AsyncClient,
+) -> None:
     given_up = asyncio.Event()
 
-    async def read_late(peer: Conversation) -> None:
+    async def read_nothing(peer: Conversation) -> None:
         peer.stop_reading()
         await within(10, "the request to be given up", given_up)
-        await peer.until_gone()
+        await peer.until_refused()
 
-    async with Peer(read_late) as peer:
+    async with Peer(read_nothing) as peer:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await client.post(peer.url, content=b"x" * BIG)
         given_up.set()
-        await within(5, "the peer to see the end of the connection", peer.conversations[0].ended)
-    assert len(peer.received) < BIG
+        await within(5, "the peer's bytes to be refused", peer.conversations[0].ended)
 
 
 @pytest.mark.requirement("http:client:lets-go-at-once")

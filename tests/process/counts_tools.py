@@ -13,10 +13,14 @@ from worker.tools import BUILT_IN, Arguments
 __all__ = ["app"]
 
 
-async def _leave_a_trace(_arguments: Arguments, key: str) -> str:
+def _leave_a_trace(key: str) -> None:
     with Path(os.environ["TOOL_RUNS"]).open("a", encoding="utf-8") as runs:
         runs.write(f"{key}\n")
+
+
+async def _noted(_arguments: Arguments, key: str) -> str:
+    _leave_a_trace(key)
     return "noted"
 
 
-BUILT_IN["clock"] = replace(BUILT_IN["clock"], run=_leave_a_trace, retry_safe=False)
+BUILT_IN["clock"] = replace(BUILT_IN["clock"], run=_noted, retry_safe=False)

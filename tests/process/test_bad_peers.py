@@ -21,7 +21,7 @@ calls = [ { status = 401 } ]
 
 [[conversations]]
 match = "<model>"
-calls = [ { status = 404, body = { error = { message = "no such model", type = "invalid_request_error", code = "model_not_found" } } } ]
+calls = [ { status = 404, body = { error = { message = "no such model", code = "model_not_found" } } } ]
 
 [[conversations]]
 match = "<page>"
@@ -37,7 +37,10 @@ calls = [ { steps = [ { raw = ": still here\\n\\n", times = 75000 }, { text = "H
 
 [[conversations]]
 match = "<types>"
-calls = [ { steps = [ { text = "Half an " }, { raw = "data: {\\"choices\\": [{\\"index\\": 0, \\"delta\\": {\\"content\\": 7}}]}\\n\\n" } ] } ]
+calls = [ { steps = [
+  { text = "Half an " },
+  { raw = "data: {\\"choices\\": [{\\"index\\": 0, \\"delta\\": {\\"content\\": 7}}]}\\n\\n" },
+] } ]
 
 [[conversations]]
 match = "<throttled>"

@@ -21,7 +21,9 @@ SLOW = """
 steps = [ { text = "I will look. " }, { tool = "clock" } ]
 
 [[calls]]
-steps = [ { text = "An answer that takes its time and is spoken through an outage of the store.", pieces = 70, every_s = 0.1 } ]
+steps = [
+  { text = "An answer that takes its time and is spoken through an outage of the store.", pieces = 70, every_s = 0.1 },
+]
 
 [[calls]]
 steps = [ { text = "A second try." } ]

@@ -3,6 +3,7 @@
 What belongs here: starting and ending the server. Its packages are in `.venv-real`, which `ops/test --real` makes.
 """
 
+import asyncio
 import socket
 import subprocess
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-real" / "bin" / "python"
 TINY_MAKER = ROOT.parent / "shared" / "real_llm"
-_READY_TRIES = 300
-_READY_WAIT_S = 0.1
+_READY_WITHIN_S = 60.0
+_LOOK_EVERY_S = 0.1
 
 
 def ask_python(code: str) -> str:
@@ -70,8 +71,13 @@ class LlamaServer:
             *template,
         ]
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(arguments, stdout=log, stderr=log)
-        await self._until_ready()
+            self.process = subprocess.Popen(arguments, stdout=log, stderr=log)  # noqa: ASYNC220 - it does not wait
+        try:
+            await self._until_ready()
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
         return self
 
     async def __aexit__(
@@ -81,19 +87,21 @@ class LlamaServer:
         self.process.wait()
 
     async def _until_ready(self) -> None:
-        transport = httpx.AsyncHTTPTransport(retries=_READY_TRIES)
-        async with httpx.AsyncClient(transport=transport, timeout=_READY_WAIT_S * 100) as client:
-            for _ in range(_READY_TRIES):
-                try:
-                    answer = await client.get(f"http://127.0.0.1:{self.port}/health")
-                except httpx.TransportError:
-                    continue
-                if answer.status_code == httpx.codes.OK:
-                    return
-                if self.process.poll() is not None:
-                    break
-        tail = self._log.read_text(encoding="utf-8", errors="replace")[-1000:]
-        raise AssertionError(f"llama-server did not get ready; the end of its log:\n{tail}")
+        try:
+            async with asyncio.timeout(_READY_WITHIN_S), httpx.AsyncClient() as client:
+                while not await self._is_healthy(client):
+                    assert self.process.poll() is None, "llama-server ended"
+                    await asyncio.sleep(_LOOK_EVERY_S)
+        except (TimeoutError, AssertionError) as error:
+            tail = self._log.read_text(encoding="utf-8", errors="replace")[-1000:]
+            raise AssertionError(f"waited {_READY_WITHIN_S} s for llama-server; the end of its log:\n{tail}") from error
+
+    async def _is_healthy(self, client: httpx.AsyncClient) -> bool:
+        try:
+            answer = await client.get(f"http://127.0.0.1:{self.port}/health")
+        except httpx.TransportError:
+            return False
+        return answer.status_code == httpx.codes.OK
 
 
 def _free_port() -> int:

@@ -96,14 +96,14 @@ async def test_a_server_lost_in_mid_stream_is_discarded_and_a_second_one_answers
 
 async def test_a_real_model_calls_a_tool_and_answers_with_its_result(tmp_path: Path, real_url: str) -> None:
     model = tiny(tmp_path)
-    agent = 'tools = ["clock"]\nextra_body = { seed = 7, chat_template_kwargs = { enable_thinking = false } }'
+    agent = 'tools = ["clock"]\nextra_body = { seed = 3, chat_template_kwargs = { enable_thinking = false } }'
     async with (
         LlamaServer(model, tmp_path) as server,
         Forwarder(server.port, record=True) as wire,
         Receiver() as receiver,
         Stack(tmp_path, real_url) as stack,
     ):
-        stack.configure(settings(model, wire.port, receiver.url, max_tokens=200, agent=agent))
+        stack.configure(settings(model, wire.port, receiver.url, max_tokens=3000, agent=agent))
         stack.start("delivery")
         stack.start("turns")
         turn = await stack.submit("What time is it?", destinations=("receiver",))

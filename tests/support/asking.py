@@ -6,6 +6,7 @@ What belongs here: one HTTP request on one socket. What must not be known here: 
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from typing import Self
 
 import httpx
 import orjson
@@ -29,8 +30,9 @@ class RawAnswer:
 
     @property
     def data(self) -> list[dict[str, object]]:
-        """The JSON of each event."""
-        lines = [line[6:] for line in self.body.split(b"\n") if line.startswith(b"data: {")]
+        """The JSON of each event that came whole."""
+        events = self.body.split(b"\n\n")[:-1]
+        lines = [line[6:] for event in events for line in event.split(b"\n") if line.startswith(b"data: {")]
         return [orjson.loads(line) for line in lines]
 
     @property
@@ -52,10 +54,11 @@ class Asking:
         self._url = httpx.URL(base_url)
         body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": prompt}]} | fields
         self._body = orjson.dumps(body)
+        self._seen = bytearray()
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 
-    async def __aenter__(self) -> "Asking":
+    async def __aenter__(self) -> Self:
         self._reader, self._writer = await asyncio.open_connection(self._url.host, self._url.port)
         head = (
             f"POST {self._url.path}/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
@@ -67,21 +70,21 @@ class Asking:
     async def __aexit__(self, *_: object) -> None:
         self._writer.close()
 
-    async def until(self, words: bytes) -> bytes:
+    async def until(self, words: bytes) -> None:
         """Read until these bytes have come."""
         async with asyncio.timeout(LIMIT_S):
-            return await self._reader.readuntil(words)
+            self._seen += await self._reader.readuntil(words)
 
     async def answer(self) -> RawAnswer:
         """Read to the end of the connection."""
-        data, end = bytearray(), "cut"
+        end = "cut"
         async with asyncio.timeout(LIMIT_S):
             try:
                 while part := await self._reader.read(65536):
-                    data += part
+                    self._seen += part
             except ConnectionError:
                 end = "reset"
-        head, _, rest = bytes(data).partition(b"\r\n\r\n")
+        head, _, rest = bytes(self._seen).partition(b"\r\n\r\n")
         status = int(head.split(b" ")[1]) if head else 0
         if b"transfer-encoding: chunked" not in head.lower():
             return RawAnswer(status, head.decode(), (rest,), "whole")

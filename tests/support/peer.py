@@ -75,6 +75,13 @@ class Conversation:
                 self.received += data
         self.ended.set()
 
+    async def until_refused(self) -> None:
+        """Send without reading until the other side refuses what comes."""
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await self.send(b"x" * _CHUNK)
+        self.ended.set()
+
 
 Act = Callable[[Conversation], Awaitable[None]]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from worker.codecs.events import ToolCall
 from worker.codecs.messages import Request
-from worker.errors import Fenced, StoreError
+from worker.errors import Fenced
 from worker.ids import correlation_of
 from worker.observability import info, warn
 from worker.store.accumulator import ExecutionOutputAccumulator
@@ -88,13 +88,13 @@ class TurnDriver:
 
     async def run(self) -> None:
         """Drive the turn until it ends here."""
-        failure: StoreError | None = None
+        failure: Exception | None = None
         async with asyncio.TaskGroup() as self._group:
             try:
                 self._tell(Begin())
                 while not self._ended:
                     await self._handle_next()
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - raised below, bare: a group would hide its type
                 failure = error
             finally:
                 self._cancel_timer()

@@ -1,0 +1,165 @@
+"""A whole delivery process but for Celery: from a sealed turn in the store to a verified webhook."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+from standardwebhooks.webhooks import Webhook
+
+from channels import outbox
+from channels.settings import Settings
+from channels.wiring import DeliveryProcess
+from tests.store.turns import commit, discard
+from tests.support.receiver import Answer, Receiver, refusing_url
+from worker import ids
+from worker.errors import ConfigurationError
+from worker.output.events import ErrorOutput, TurnCompletedOutput
+from worker.store.accumulator import ExecutionOutputAccumulator
+from worker.store.inbox import NewTurn, submit
+from worker.store.lease import claim
+from worker.turn.commands import Failure, UsageTotals
+
+SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
+TOTALS = UsageTotals(
+    input_tokens=20,
+    output_tokens=5,
+    total_tokens=25,
+    discarded_resume_attempts=1,
+    discarded_resume_estimated_input_tokens=10,
+)
+
+
+@asynccontextmanager
+async def delivering(settings: Settings) -> AsyncIterator[DeliveryProcess]:
+    """A delivery process whose wake-ups arrive at once."""
+    loop = asyncio.get_running_loop()
+    deliveries: set[asyncio.Task[None]] = set()
+
+    def deliver() -> None:
+        task = loop.create_task(process.deliver())
+        deliveries.add(task)
+        task.add_done_callback(deliveries.discard)
+
+    process = DeliveryProcess(settings, lambda: loop.call_soon_threadsafe(deliver))
+    await process.start()
+    process.begin()
+    try:
+        yield process
+    finally:
+        process.drain()
+        await asyncio.gather(*deliveries)
+        await process.stop()
+
+
+def settings_of(real_url: str, folder: Path, receiver_url: str, **delivery: Any) -> Settings:
+    return Settings(
+        redis_url=real_url,
+        data_dir=folder,
+        subscribers={"crm": {"url": receiver_url, "secret": SECRET, "headers": {"X-Team": "a"}}},
+        delivery={"timeout_s": 5, **delivery},
+    )
+
+
+async def answered(client: redis.asyncio.Redis, *destinations: str, failure: Failure | None = None) -> str:
+    """A turn with one resumed call, sealed."""
+    turn, session = ids.new_turn(0), ids.new_session()
+    new = NewTurn(turn, session, "hello", "default", "test", {"ticket": "A-1"}, destinations, None, deadline_s=7200)
+    await submit(client, new, 1)
+    grant = await claim(client, session, ids.new_nonce(), 8.0, 1)
+    assert grant is not None
+    accumulator = ExecutionOutputAccumulator(client, grant, lambda: True)
+    await accumulator.open_call(1, 1, 0, is_new_call=True)
+    accumulator.stage_text("The invoice was")
+    await discard(accumulator, 1, 1)
+    await accumulator.open_call(1, 2, 1, is_new_call=False)
+    await commit(accumulator, 1, 2, "Paid on Friday. ✓\n")
+    outcome = "completed" if failure is None else "failed"
+    error = [] if failure is None else [ErrorOutput(message=failure.message, category=failure.category)]
+    outputs = [*error, TurnCompletedOutput(outcome=outcome)]
+    await accumulator.seal(outcome, None, failure, "c" * 32, TOTALS, outputs)
+    return turn
+
+
+@pytest.mark.requirement("delivery:process:sealed-to-delivered")
+async def test_a_sealed_turn_reaches_its_receiver_signed_and_with_its_committed_text_alone(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
+) -> None:
+    async with Receiver() as receiver, delivering(settings_of(real_url, tmp_path, receiver.url)):
+        turn = await answered(real_redis, "crm")
+        request = await receiver.nth(1)
+    body = Webhook(SECRET).verify(request.body, request.headers)
+    assert body["type"] == "turn.completed"
+    data = body["data"]
+    assert (data["turn"], data["outcome"], data["text"]) == (turn, "completed", "Paid on Friday. ✓\n")
+    assert data["usage"]["total_tokens"] == 25
+    assert data["resume"] == {"discarded_attempts": 1, "discarded_estimated_input_tokens": 10, "resumes": 1}
+    assert (data["labels"], data["error"]) == ({"ticket": "A-1"}, None)
+    assert request.headers["x-team"] == "a"
+    [delivery] = await outbox.listed(real_redis, 1, 10)
+    assert (delivery.id, delivery.state, delivery.attempts) == (request.headers["webhook-id"], "delivered", 1)
+
+
+async def test_a_failed_turn_is_told_with_its_error_and_the_text_that_stands(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
+) -> None:
+    async with Receiver() as receiver, delivering(settings_of(real_url, tmp_path, receiver.url)):
+        await answered(real_redis, "crm", failure=Failure("timeout", "stalled", "the model fell silent"))
+        body = json.loads((await receiver.nth(1)).body)
+    assert body["type"] == "turn.failed"
+    assert body["data"]["text"] == "Paid on Friday. ✓\n"
+    assert body["data"]["error"] == {
+        "category": "timeout",
+        "code": "stalled",
+        "message": "the model fell silent",
+        "correlation_id": "c" * 32,
+    }
+
+
+@pytest.mark.requirement("delivery:process:retried")
+async def test_a_receiver_that_fails_at_first_is_asked_again_under_the_same_id(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
+) -> None:
+    async with (
+        Receiver(Answer(503), Answer(200)) as receiver,
+        delivering(settings_of(real_url, tmp_path, receiver.url, retry_waits_s=(0.05,))),
+    ):
+        await answered(real_redis, "crm")
+        first, second = await receiver.nth(1), await receiver.nth(2)
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    [delivery] = await outbox.listed(real_redis, 1, 10)
+    assert [attempt.code for attempt in delivery.log] == ["http_503", "http_200"]
+
+
+async def test_one_bad_destination_costs_the_others_nothing(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
+) -> None:
+    with refusing_url() as refusing:
+        async with Receiver() as receiver, delivering(settings_of(real_url, tmp_path, receiver.url, retry_waits_s=())):
+            await answered(real_redis, "nobody", refusing, "crm", receiver.url)
+            await receiver.nth(2)
+    found = {delivery.destination: delivery for delivery in await outbox.listed(real_redis, 1, 10)}
+    assert {name: one.state for name, one in found.items()} == {
+        "nobody": "dead",
+        refusing: "dead",
+        "crm": "delivered",
+        receiver.url: "delivered",
+    }
+    assert found["nobody"].code == "unknown_destination"
+    assert "[subscribers.NAME]" in found["nobody"].message
+    assert (found[refusing].code, found[refusing].log[0].code) == ("attempts_spent", "refused")
+
+
+async def test_a_process_with_other_partitions_than_the_store_does_not_start(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
+) -> None:
+    await real_redis.hset("lw:meta", mapping={"v": "1", "partitions": "7"})
+    process = DeliveryProcess(settings_of(real_url, tmp_path, "http://127.0.0.1:9/"), lambda: None)
+    with pytest.raises(ConfigurationError, match="first used with 7"):
+        await process.start()
+    await process.stop()
