@@ -45,6 +45,7 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     session = ids.new_session() if session is None else session
     labels = dict(labels or {})
     _check(settings, prompt=prompt, agent=agent, session=session, labels=labels, key=idempotency_key)
+    await inbox.ensure_meta(client, settings.partitions)
     partition = ids.partition_of_session(session, settings.partitions)
     submitted = await inbox.submit(
         client,

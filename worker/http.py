@@ -53,7 +53,7 @@ class HttpFault:
 def open_client(
     *,
     connect_timeout_s: float,
-    idle_s: float = 5.0,
+    idle_s: float = 4.0,
     max_connections: int | None = None,
     resolver: AbstractResolver | None = None,
     ssl_context: ssl.SSLContext | None = None,
@@ -61,9 +61,10 @@ def open_client(
     """A client on aiohttp, for the running event loop. It follows no redirect, keeps no cookie, asks no proxy.
 
     `connect_timeout_s` bounds name lookup, connection and TLS together. There is no other timeout: reading is bounded
-    by its caller. `idle_s`: how long an unused connection is kept. `max_connections` None: no limit. `resolver`
-    answers every lookup of a name (addresses written as numbers pass it by). Certificates are those of
-    `ssl_context`, else of SSL_CERT_FILE, else the bundled ones.
+    by its caller. `idle_s`: how long an unused connection is kept; less than the 5 s after which many servers drop
+    one, since a request on a dropped one is perhaps sent. `max_connections` None: no limit. `resolver` answers every
+    lookup of a name (addresses written as numbers pass it by). Certificates are those of `ssl_context`, else of
+    SSL_CERT_FILE, else the bundled ones.
     """
     # httpx writes every URL to its log at INFO, and a path or a query may hold a key.
     logging.getLogger("httpx").setLevel(logging.WARNING)

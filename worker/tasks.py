@@ -13,6 +13,7 @@ from celery import signals
 
 from worker.app import RUN_TURN, make_app, wake_session
 from worker.engine.loop import LoopThread
+from worker.errors import LastwordError
 from worker.observability import configure_logging, configure_sentry, fault, info
 from worker.settings import load_settings
 from worker.wiring import TurnProcess
@@ -39,7 +40,10 @@ def _start(**_: Any) -> None:
     configure_logging(settings.log_level)
     configure_sentry(settings.sentry())
     _loop.start()
-    _loop.run(_process.start())
+    try:
+        _loop.run(_process.start())
+    except LastwordError as error:  # Celery passes over what a signal's receiver raises, but not over this
+        raise SystemExit(f"lastword: {error}") from error
     info("turns_process_started", concurrency=settings.processes.turns_concurrency)
 
 

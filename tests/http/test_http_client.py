@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
-from support.peer import Conversation, Peer, closed_port, hang, within
+from tests.support.peer import Conversation, Peer, closed_port, hang, within
 
 from worker.http import open_client, read_start, retry_after_s
 
@@ -83,14 +83,18 @@ async def test_an_idle_connection_that_the_peer_resets_is_no_news(
         await within(5, "the answer to be read", read)
         peer.reset()
 
-    async with Peer(act) as peer, Peer(answer_ok) as another:
-        async with client.stream("POST", peer.url) as response:
+    async def read_all(url: str) -> None:
+        async with client.stream("POST", url) as response:
             async for _ in response.aiter_raw():
                 heard.set()
+
+    async with Peer(act) as peer, Peer(answer_ok) as another:
+        await read_all(peer.url)
         read.set()
         await client.post(another.url)  # a round trip, in which the reset is seen
-        await client.aclose()
-    gc.collect()
+        await client.post(peer.url)  # which needs a connection, and finds that one dead
+        gc.collect()
+    assert len(peer.conversations) == 2
     assert "never retrieved" not in caplog.text
 
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.output_streams import (
+from tests.support.output_streams import (
     Call,
     a_turn,
     boundary,

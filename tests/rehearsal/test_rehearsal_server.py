@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.asking import Asking, ask
+from tests.support.asking import Asking, ask
 
 from channels.rehearsal.script import load_script
 from channels.rehearsal.server import StandIn, serve

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.asking import Asking, RawAnswer, ask
+from tests.support.asking import Asking, RawAnswer, ask
 
 from channels.rehearsal.script import load_script
 from channels.rehearsal.server import StandIn

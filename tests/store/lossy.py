@@ -12,13 +12,15 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoScriptError
 
+from tests.store.turns import Redis
+
 Fault = Literal["none", "request lost", "reply lost"]
 
 
 class Lossy:
     """Wraps `client` in place. `faults`: what happens to the next scripts, one after the other."""
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
+    def __init__(self, client: Redis) -> None:
         self.faults: deque[Fault] = deque()
         self.sent: list[tuple[Any, ...]] = []
         self.pipelines = 0
@@ -69,7 +71,7 @@ class Lossy:
         return self.faults.popleft() if self.faults else "none"
 
 
-async def dump(client: redis.asyncio.Redis, *, leave_out: Sequence[str] = ()) -> dict[str, Any]:
+async def dump(client: Redis, *, leave_out: Sequence[str] = ()) -> dict[str, Any]:
     """Every key: its type, its whole content, whether it expires. `leave_out`: fields of hashes, kinds of keys."""
     found: dict[str, Any] = {}
     for key in sorted([key async for key in client.scan_iter("*")]):

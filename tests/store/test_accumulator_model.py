@@ -1,7 +1,7 @@
 """The accumulator against a plain model, over a line that loses requests and replies, with takeovers at any time."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeVar
@@ -22,7 +22,18 @@ from hypothesis.stateful import (
 )
 
 from tests.store.lossy import Fault, Lossy, dump
-from tests.store.turns import SESSION, TTL_S, new_turn
+from tests.store.turns import (
+    SESSION,
+    TTL_S,
+    Redis,
+    log_of,
+    new_turn,
+    outputs_of,
+    record_of,
+    refused,
+    snapshot_of,
+    taken,
+)
 from worker import ids
 from worker.codecs.events import Usage
 from worker.errors import Fenced, LocalProtocolError, TurnSealed
@@ -42,10 +53,9 @@ from worker.store import keys
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import submit
 from worker.store.journal import decode_facts
-from worker.store.lease import claim, renew
-from worker.store.log import LogEntry, read_log
-from worker.store.outputs import all_outputs, attach, outputs_after
-from worker.store.records import read_turn
+from worker.store.lease import renew
+from worker.store.log import LogEntry
+from worker.store.outputs import outputs_after
 from worker.store.script import Script
 from worker.store.tick import StagingTick
 from worker.turn.commands import NO_USAGE, UsageTotals
@@ -109,7 +119,7 @@ class Model:
 
 
 class AccumulatorMachine(RuleBasedStateMachine):
-    client: redis.asyncio.Redis
+    client: Redis
     blocking: redis.Redis
 
     def __init__(self) -> None:
@@ -120,7 +130,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
         self.tick = StagingTick(self.client)
         self.turns: list[Model] = []
         self.sealed: dict[str, dict[str, Any]] = {}
-        self.driver: ExecutionOutputAccumulator | None = None
+        self.driver: Any = None
         self.nonce = ""
         self.ghosts: list[tuple[ExecutionOutputAccumulator, str]] = []
         self.reader: tuple[CommitBuffer, str] | None = None
@@ -129,7 +139,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
     def connect(self) -> None:
         raise NotImplementedError
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Awaitable[T]) -> T:
         return self.loop.run_until_complete(work)
 
     def teardown(self) -> None:
@@ -185,11 +195,11 @@ class AccumulatorMachine(RuleBasedStateMachine):
     @rule()
     def claim(self) -> None:
         nonce = ids.new_nonce()
-        grant = self.run(claim(self.client, SESSION, nonce, TTL_S, 1))
         model = self.model
         if model.owned and not model.lapsed:
-            assert grant is None
+            assert self.run(refused(self.client))
             return
+        grant = self.run(taken(self.client, SESSION, nonce))
         self.lose_driver()
         model.crashes += int(model.owned)
         model.epoch += 1
@@ -206,7 +216,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
     @precondition(has_driver)
     @rule()
     def claim_again_with_the_same_nonce(self) -> None:
-        grant = self.run(claim(self.client, SESSION, self.nonce, TTL_S, 1))
+        grant = self.run(taken(self.client, SESSION, self.nonce))
         assert (grant.turn, grant.facts, grant.op) == (
             self.model.turn,
             tuple(self.model.facts),
@@ -292,14 +302,15 @@ class AccumulatorMachine(RuleBasedStateMachine):
         model.settle()
         text = other if other is not None else model.staged
         fact = Committed(model.call, model.attempt, text, (), "stop", Usage(7, 3))
-        where = {"call": model.call, "attempt": model.attempt}
-        outputs: list[Output] = [CallCompletedOutput(finish_reason="stop", **where)]
+        call, attempt = model.call, model.attempt
+        outputs: list[Output] = [CallCompletedOutput(call=call, attempt=attempt, finish_reason="stop")]
+        model.outputs.append(("call_completed", call, attempt, ""))
         if text or model.staged:
-            outputs.insert(0, TextOutput(text=text, **where))
+            outputs.insert(0, TextOutput(call=call, attempt=attempt, text=text))
+            model.outputs.insert(-1, ("text", call, attempt, text))
         self.lossy.faults.extend(faults)
         self.run(self.driver.commit(fact, UsageTotals(7, 3), outputs))
         model.facts.append(fact)
-        model.outputs += [(output.type, *where.values(), getattr(output, "text", "")) for output in outputs]
         model.log.append(("commit", model.call, self.event()))
         model.close()
 
@@ -424,14 +435,15 @@ class AccumulatorMachine(RuleBasedStateMachine):
     async def resend(self, command: tuple[Any, ...]) -> list[Any]:
         for script in VERBS:
             await script.load(self.client)
-        return await self.lossy.execute(*command)
+        reply: list[Any] = await self.lossy.execute(*command)
+        return reply
 
     # Readers.
 
     @precondition(lambda self: self.turns)
     @rule()
     def reader_attaches(self) -> None:
-        snapshot = self.run(attach(self.client, self.model.turn, 0))
+        snapshot = self.run(snapshot_of(self.client, self.model.turn))
         assert (snapshot.text, snapshot.open_text) == (self.model.text, self.model.staged)
         assert (snapshot.call, snapshot.attempt) == (
             (self.model.call, self.model.attempt) if self.model.open else (0, 0)
@@ -446,14 +458,14 @@ class AccumulatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def turn_is_as_modelled(self) -> None:
-        assert not self.lossy.faults or self.lossy.faults.clear() is None
+        self.lossy.faults.clear()
         if self.turns:
             self.run(self.check_stored())
             self.run(self.check_outputs())
 
     async def check_stored(self) -> None:
         model = self.model
-        record = await read_turn(self.client, model.turn)
+        record = await record_of(self.client, model.turn)
         text = await self.client.get(keys.text(model.turn)) or b""
         assert text.decode() == model.text
         assert record.marker == len(text)  # I1
@@ -463,13 +475,13 @@ class AccumulatorMachine(RuleBasedStateMachine):
         assert "".join(fact.text for fact in facts if isinstance(fact, Committed)) == model.text  # I8
         assert (record.discards, record.crashes, record.calls) == (model.discards, model.crashes, model.calls)
         assert (record.state == "sealed") == model.sealed
-        log = [entry for entry in await read_log(self.client, 0, "0-0", 1000, 0) if entry.turn == model.turn]
+        log = [entry for entry in await log_of(self.client) if entry.turn == model.turn]
         assert all(isinstance(entry, LogEntry) for entry in log)
         assert [(entry.kind, entry.call, entry.event_id) for entry in log] == model.log
 
     async def check_outputs(self) -> None:
         model = self.model
-        outputs = await all_outputs(self.client, model.turn)
+        outputs = await outputs_of(self.client, model.turn)
         assert [output.seq for output in outputs] == list(range(1, len(outputs) + 1))  # I3
         told = [(output.type, output.call, output.attempt, getattr(output, "text", "")) for output in outputs]
         assert told == model.outputs
@@ -535,4 +547,9 @@ def test_on_the_fake_the_accumulator_does_what_the_model_does() -> None:
 @pytest.mark.requirement("store:model:real")
 @pytest.mark.timeout(180)
 def test_on_the_server_the_accumulator_does_what_the_model_does(real_url: str) -> None:
-    run_state_machine_as_test(machine_on(real_url), settings=LIMITS)
+    with redis.Redis.from_url(real_url) as client:
+        client.config_set("appendfsync", "always")  # else each wait for the disk takes a good part of a second
+        try:
+            run_state_machine_as_test(machine_on(real_url), settings=LIMITS)
+        finally:
+            client.config_set("appendfsync", "everysec")

@@ -6,15 +6,26 @@ import pytest
 import redis
 import redis.asyncio
 
-from tests.store.lossy import Lossy, dump
-from tests.store.turns import SESSION, TTL_S, commit, discard, driven, granted, new_turn, seal
-from worker import ids
+from tests.store.lossy import Fault, Lossy, dump
+from tests.store.turns import (
+    SESSION,
+    TTL_S,
+    Redis,
+    commit,
+    discard,
+    driven,
+    granted,
+    new_turn,
+    outputs_of,
+    seal,
+    snapshot_of,
+    taken,
+)
 from worker.errors import StoreFull
 from worker.store import keys
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import submit
-from worker.store.lease import claim, renew, sweep
-from worker.store.outputs import all_outputs, attach
+from worker.store.lease import renew, sweep
 from worker.store.tick import StagingTick
 from worker.turn.facts import ToolEnded
 
@@ -22,7 +33,7 @@ Fill = Callable[[], Awaitable[None]]
 
 
 @pytest.fixture
-async def fill(real_redis: redis.asyncio.Redis) -> AsyncIterator[Fill]:
+async def fill(real_redis: Redis) -> AsyncIterator[Fill]:
     """Fills the real server until the test ends."""
 
     async def now() -> None:
@@ -33,9 +44,7 @@ async def fill(real_redis: redis.asyncio.Redis) -> AsyncIterator[Fill]:
 
 
 @pytest.mark.requirement("store:full:new-work-refused")
-async def test_a_full_redis_refuses_new_work_with_an_error_that_says_what_to_do(
-    real_redis: redis.asyncio.Redis, fill: Fill
-) -> None:
+async def test_a_full_redis_refuses_new_work_with_an_error_that_says_what_to_do(real_redis: Redis, fill: Fill) -> None:
     accumulator = await driven(real_redis)
     await fill()
     before = await dump(real_redis)
@@ -50,7 +59,7 @@ async def test_a_full_redis_refuses_new_work_with_an_error_that_says_what_to_do(
 
 @pytest.mark.requirement("store:full:ends-well")
 async def test_a_call_that_completes_in_a_full_redis_is_committed_and_its_turn_sealed(
-    real_redis: redis.asyncio.Redis, fill: Fill
+    real_redis: Redis, fill: Fill
 ) -> None:
     accumulator = await driven(real_redis)
     await accumulator.open_call(1, 1, 0, True)
@@ -64,7 +73,7 @@ async def test_a_call_that_completes_in_a_full_redis_is_committed_and_its_turn_s
 
 @pytest.mark.requirement("store:full:ends-well")
 async def test_a_call_that_dies_in_a_full_redis_is_discarded_and_its_turn_handed_over(
-    real_redis: redis.asyncio.Redis, real_url: str, fill: Fill
+    real_redis: Redis, real_url: str, fill: Fill
 ) -> None:
     grant = await granted(real_redis)
     accumulator = ExecutionOutputAccumulator(real_redis, grant, lambda: True)
@@ -75,13 +84,13 @@ async def test_a_call_that_dies_in_a_full_redis_is_discarded_and_its_turn_handed
         await discard(accumulator, 1, 1)
         await accumulator.release()
         assert sweep(blocking, 0) == [SESSION]
-    assert await claim(real_redis, SESSION, ids.new_nonce(), TTL_S, 1) is not None
+    await taken(real_redis)
 
 
 @pytest.mark.requirement("store:full:view-only")
 @pytest.mark.parametrize("fault", ["none", "request lost", "reply lost"])
 async def test_a_view_that_finds_no_room_does_not_stand_in_a_commits_way(
-    real_redis: redis.asyncio.Redis, fill: Fill, fault: str
+    real_redis: Redis, fill: Fill, fault: Fault
 ) -> None:
     accumulator = await driven(real_redis, watch_s=60)
     tick = StagingTick(real_redis)
@@ -97,15 +106,13 @@ async def test_a_view_that_finds_no_room_does_not_stand_in_a_commits_way(
     await fill()
     await tick.flush()
     await commit(accumulator, 1, 1, "seen perhaps seen and whole")
-    outputs = await all_outputs(real_redis, accumulator.turn)
+    outputs = await outputs_of(real_redis, accumulator.turn)
     assert [output.seq for output in outputs] == list(range(1, len(outputs) + 1))
     assert await real_redis.get(keys.text(accumulator.turn)) == b"seen perhaps seen and whole"
 
 
 @pytest.mark.requirement("store:full:view-only")
-async def test_a_view_that_found_no_room_goes_on_when_there_is_room_again(
-    real_redis: redis.asyncio.Redis, fill: Fill
-) -> None:
+async def test_a_view_that_found_no_room_goes_on_when_there_is_room_again(real_redis: Redis, fill: Fill) -> None:
     accumulator = await driven(real_redis, watch_s=60)
     tick = StagingTick(real_redis)
     tick.add(accumulator)
@@ -117,4 +124,4 @@ async def test_a_view_that_found_no_room_goes_on_when_there_is_room_again(
     accumulator.stage_text("two")
     await tick.flush()
     await tick.flush()
-    assert (await attach(real_redis, accumulator.turn, 0)).open_text == "one two"
+    assert (await snapshot_of(real_redis, accumulator.turn, 0)).open_text == "one two"

@@ -1,13 +1,12 @@
 """A message is a turn, on disk, before anyone is told that it was taken."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-import redis
-import redis.asyncio
 
 from tests.store.lossy import Lossy, dump
-from tests.store.turns import SESSION, commit, driven, new_turn
+from tests.store.turns import SESSION, Redis, commit, driven, new_turn, record_of
 from worker import ids
 from worker.errors import ConfigurationError, LocalProtocolError, StoreFull, StoreUnavailable
 from worker.store import keys
@@ -16,11 +15,11 @@ from worker.store.records import read_turn
 
 
 @pytest.mark.requirement("store:submit:record")
-async def test_a_submitted_message_is_a_queued_turn(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_submitted_message_is_a_queued_turn(any_redis: Redis) -> None:
     new = new_turn("hello", watch_s=10)
     answer = await submit(any_redis, new, 1)
     assert (answer.turn, answer.session, answer.duplicate) == (new.turn, SESSION, False)
-    record = await read_turn(any_redis, new.turn)
+    record = await record_of(any_redis, new.turn)
     assert (record.state, record.message, record.agent, record.source) == ("queued", "hello", "default", "test")
     assert (record.labels, record.destinations) == ({"team": "a"}, ("there",))
     assert (record.outcome, record.sealed_ms, record.failure, record.marker) == (None, None, None, 0)
@@ -29,15 +28,15 @@ async def test_a_submitted_message_is_a_queued_turn(any_redis: redis.asyncio.Red
 
 
 @pytest.mark.requirement("store:privacy:repr")
-async def test_a_message_is_in_no_repr(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_message_is_in_no_repr(any_redis: Redis) -> None:
     new = new_turn("my secret")
     await submit(any_redis, new, 1)
     assert "secret" not in repr(new)
-    assert "secret" not in repr(await read_turn(any_redis, new.turn))
+    assert "secret" not in repr(await record_of(any_redis, new.turn))
 
 
 @pytest.mark.requirement("store:submit:idempotent")
-async def test_the_same_message_under_the_same_key_is_the_same_turn(any_redis: redis.asyncio.Redis) -> None:
+async def test_the_same_message_under_the_same_key_is_the_same_turn(any_redis: Redis) -> None:
     first = await submit(any_redis, new_turn(key="K"), 1)
     before = await dump(any_redis)
     again = await submit(any_redis, new_turn(key="K"), 1)
@@ -47,7 +46,7 @@ async def test_the_same_message_under_the_same_key_is_the_same_turn(any_redis: r
 
 
 @pytest.mark.requirement("store:submit:idempotent")
-async def test_a_key_is_found_again_although_each_submit_made_up_a_session(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_key_is_found_again_although_each_submit_made_up_a_session(any_redis: Redis) -> None:
     answers = []
     for _ in range(4):
         session = ids.new_session()
@@ -69,9 +68,7 @@ async def test_a_key_is_found_again_although_each_submit_made_up_a_session(any_r
     ],
     ids=str,
 )
-async def test_another_message_under_the_same_key_is_refused_by_name(
-    any_redis: redis.asyncio.Redis, other: dict[str, object]
-) -> None:
+async def test_another_message_under_the_same_key_is_refused_by_name(any_redis: Redis, other: dict[str, Any]) -> None:
     first = await submit(any_redis, new_turn(key="K"), 1)
     before = await dump(any_redis)
     with pytest.raises(IdempotencyConflict, match=f"'K'.*{first.turn}"):
@@ -80,7 +77,7 @@ async def test_another_message_under_the_same_key_is_refused_by_name(
 
 
 @pytest.mark.requirement("store:submit:log-cap")
-async def test_no_turn_is_taken_while_the_relay_is_too_far_behind(any_redis: redis.asyncio.Redis) -> None:
+async def test_no_turn_is_taken_while_the_relay_is_too_far_behind(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     await accumulator.open_call(1, 1, 0, True)
     await commit(accumulator, 1, 1, "text")
@@ -92,7 +89,7 @@ async def test_no_turn_is_taken_while_the_relay_is_too_far_behind(any_redis: red
 
 @pytest.mark.requirement("store:submit:unavailable")
 async def test_a_redis_that_does_not_answer_ends_in_an_error_that_says_what_to_do(
-    fake_redis: redis.asyncio.Redis,
+    fake_redis: Redis,
 ) -> None:
     lossy = Lossy(fake_redis)
     lossy.faults.extend(["request lost"] * 100)
@@ -100,13 +97,13 @@ async def test_a_redis_that_does_not_answer_ends_in_an_error_that_says_what_to_d
         await submit(fake_redis, new_turn(), 1, patience_s=0.05)
 
 
-async def test_a_turn_of_another_partition_than_its_session_is_our_own_mistake(fake_redis: redis.asyncio.Redis) -> None:
+async def test_a_turn_of_another_partition_than_its_session_is_our_own_mistake(fake_redis: Redis) -> None:
     with pytest.raises(LocalProtocolError, match="is not of partition"):
         await submit(fake_redis, replace(new_turn(), turn=ids.new_turn(7)), 1)
 
 
 @pytest.mark.requirement("store:durable:submit")
-async def test_a_submit_waits_for_the_disk_and_so_does_its_repeat(real_redis: redis.asyncio.Redis) -> None:
+async def test_a_submit_waits_for_the_disk_and_so_does_its_repeat(real_redis: Redis) -> None:
     new = new_turn(key="K")
     await submit(real_redis, new, 1)
     for again in (new, new_turn(key="K")):
@@ -119,7 +116,7 @@ async def test_a_submit_waits_for_the_disk_and_so_does_its_repeat(real_redis: re
 
 
 @pytest.mark.requirement("store:durable:tool-start")
-async def test_a_tool_starts_only_after_its_record_is_on_disk(real_redis: redis.asyncio.Redis) -> None:
+async def test_a_tool_starts_only_after_its_record_is_on_disk(real_redis: Redis) -> None:
     accumulator = await driven(real_redis)
     await accumulator.tool_start(1, 0, [])
     lossy = Lossy(real_redis)
@@ -133,7 +130,7 @@ async def test_a_tool_starts_only_after_its_record_is_on_disk(real_redis: redis.
 
 
 @pytest.mark.requirement("store:durable:no-file")
-async def test_a_server_without_a_file_takes_turns_all_the_same(real_redis: redis.asyncio.Redis) -> None:
+async def test_a_server_without_a_file_takes_turns_all_the_same(real_redis: Redis) -> None:
     await real_redis.config_set("appendonly", "no")
     try:
         assert not (await submit(real_redis, new_turn(), 1)).duplicate
@@ -142,7 +139,7 @@ async def test_a_server_without_a_file_takes_turns_all_the_same(real_redis: redi
 
 
 @pytest.mark.requirement("store:meta:partitions")
-async def test_the_number_of_partitions_is_fixed_at_the_first_start(any_redis: redis.asyncio.Redis) -> None:
+async def test_the_number_of_partitions_is_fixed_at_the_first_start(any_redis: Redis) -> None:
     await ensure_meta(any_redis, 4)
     await ensure_meta(any_redis, 4)
     with pytest.raises(ConfigurationError, match=r"partitions is 8, .* with 4"):
@@ -150,6 +147,6 @@ async def test_the_number_of_partitions_is_fixed_at_the_first_start(any_redis: r
     assert await any_redis.hgetall(keys.META) == {b"v": b"1", b"partitions": b"4"}
 
 
-async def test_what_is_no_turn_id_is_refused_with_its_value(fake_redis: redis.asyncio.Redis) -> None:
+async def test_what_is_no_turn_id_is_refused_with_its_value(fake_redis: Redis) -> None:
     with pytest.raises(ConfigurationError, match="'turn_x' is no turn id"):
         await read_turn(fake_redis, "turn_x")

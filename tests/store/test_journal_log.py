@@ -3,11 +3,10 @@
 import json
 
 import pytest
-import redis.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.store.turns import SESSION, commit, completed, discard, driven, seal
+from tests.store.turns import SESSION, Redis, commit, completed, discard, driven, log_of, seal
 from worker import ids
 from worker.codecs.events import ToolCall, Usage
 from worker.codecs.messages import AssistantMessage, ToolMessage, UserMessage
@@ -95,7 +94,7 @@ def test_a_journal_that_holds_what_is_no_fact_is_an_error_that_shows_no_text(ent
 
 
 @pytest.mark.requirement("store:commit:one-step")
-async def test_a_commit_brings_text_journal_usage_and_log_in_one_step(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_commit_brings_text_journal_usage_and_log_in_one_step(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     await accumulator.open_call(1, 1, 0, True)
     calls = (ToolCall("a", "look", '{"at": 1}', {"at": 1}), ToolCall("b", "look", "{", None))
@@ -107,12 +106,12 @@ async def test_a_commit_brings_text_journal_usage_and_log_in_one_step(any_redis:
     assert b"bien" not in entry
     assert await any_redis.hget(keys.session_record(0, SESSION), "last_input_tokens") == b"11"
     assert decode_totals(await any_redis.hget(keys.turn_record(accumulator.turn), "totals")) == UsageTotals(11, 5)
-    (logged,) = await read_log(any_redis, 0, "0-0", 10, 0)
+    (logged,) = await log_of(any_redis)
     assert (logged.kind, logged.turn, logged.call, logged.outcome) == ("commit", accumulator.turn, 1, None)
 
 
 @pytest.mark.requirement("store:commit:input-tokens")
-async def test_a_call_that_reports_no_input_tokens_leaves_the_last_count(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_call_that_reports_no_input_tokens_leaves_the_last_count(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     for call, usage in ((1, Usage(11)), (2, Usage(None, 5)), (3, None)):
         await accumulator.open_call(call, 1, 0, True)
@@ -121,7 +120,7 @@ async def test_a_call_that_reports_no_input_tokens_leaves_the_last_count(any_red
 
 
 @pytest.mark.requirement("store:history:sealed-turns")
-async def test_a_session_remembers_what_its_sealed_turns_said(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_session_remembers_what_its_sealed_turns_said(any_redis: Redis) -> None:
     turns = []
     for number in range(3):
         accumulator = await driven(any_redis)
@@ -150,7 +149,7 @@ async def test_a_session_remembers_what_its_sealed_turns_said(any_redis: redis.a
 
 @pytest.mark.requirement("store:log:order")
 async def test_the_log_tells_each_event_once_in_order_with_the_id_that_its_op_gives_it(
-    any_redis: redis.asyncio.Redis,
+    any_redis: Redis,
 ) -> None:
     accumulator = await driven(any_redis)
     await accumulator.open_call(1, 1, 0, True)
@@ -159,7 +158,7 @@ async def test_the_log_tells_each_event_once_in_order_with_the_id_that_its_op_gi
     await accumulator.open_call(1, 2, 1, False)
     await commit(accumulator, 1, 2, "text")
     await seal(accumulator)
-    entries = await read_log(any_redis, 0, "0-0", 10, 0)
+    entries = await log_of(any_redis)
     nonce = (await any_redis.hget(keys.turn_record(accumulator.turn), "nonce")).decode()
     assert [(entry.kind, entry.event_id) for entry in entries] == [
         ("discard", ids.event_of(accumulator.turn, nonce, 2)),
@@ -185,24 +184,24 @@ async def test_the_log_tells_each_event_once_in_order_with_the_id_that_its_op_gi
     ],
 )
 async def test_an_entry_that_cannot_be_read_says_why_and_where_it_stands(
-    fake_redis: redis.asyncio.Redis, fields: dict[str, object], why: str
+    fake_redis: Redis, fields: dict[str, object], why: str
 ) -> None:
     place = (await fake_redis.xadd(keys.log(0), fields)).decode()
-    (entry,) = await read_log(fake_redis, 0, "0-0", 10, 0)
+    (entry,) = await log_of(fake_redis)
     assert isinstance(entry, Unreadable)
     assert entry.id == place
     assert why in entry.why
 
 
 @pytest.mark.requirement("store:log:trim")
-async def test_the_log_is_trimmed_up_to_the_readers_place_and_no_further(real_redis: redis.asyncio.Redis) -> None:
+async def test_the_log_is_trimmed_up_to_the_readers_place_and_no_further(real_redis: Redis) -> None:
     accumulator = await driven(real_redis)
     for call in range(1, 301):
         await accumulator.open_call(call, 1, 0, True)
         await accumulator.commit(completed(call, 1, ""), NO_USAGE, [])
-    entries = await read_log(real_redis, 0, "0-0", 1000, 0)
+    entries = await log_of(real_redis)
     await trim_log(real_redis, 0, entries[250].id)
-    left = await read_log(real_redis, 0, "0-0", 1000, 0)
+    left = await log_of(real_redis)
     assert left[-50:] == entries[250:]
     assert len(left) < 200
     assert all(isinstance(entry, LogEntry) for entry in left)

@@ -8,19 +8,18 @@ import redis
 import redis.asyncio
 
 from tests.store.lossy import dump
-from tests.store.turns import SESSION, TTL_S, commit, driven, granted, new_turn, seal
-from worker import ids
+from tests.store.turns import SESSION, TTL_S, Redis, commit, completed, driven, granted, new_turn, refused, seal, taken
 from worker.errors import Fenced
 from worker.store import keys
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import submit
-from worker.store.lease import Grant, claim, renew, sweep
+from worker.store.lease import renew, sweep
 from worker.turn.commands import UsageTotals
 from worker.turn.facts import ToolEnded, ToolStarted
 
 
 @pytest.fixture
-def blocking(request: pytest.FixtureRequest, any_redis: redis.asyncio.Redis) -> Iterator[redis.Redis]:
+def blocking(request: pytest.FixtureRequest, any_redis: Redis) -> Iterator[redis.Redis]:
     """A blocking client of the same server."""
     if isinstance(any_redis, fakeredis.FakeAsyncRedis):
         client: redis.Redis = fakeredis.FakeRedis(server=any_redis.connection_pool.connection_kwargs["server"])
@@ -30,53 +29,49 @@ def blocking(request: pytest.FixtureRequest, any_redis: redis.asyncio.Redis) -> 
     client.close()
 
 
-async def take(client: redis.asyncio.Redis, session: str = SESSION) -> Grant | None:
-    return await claim(client, session, ids.new_nonce(), TTL_S, 1)
-
-
-async def lapse(client: redis.asyncio.Redis, turn: str) -> None:
+async def lapse(client: Redis, turn: str) -> None:
     await client.hset(keys.turn_record(turn), "lease_ms", 1)
 
 
 @pytest.mark.requirement("store:lease:one-driver")
-async def test_a_turn_that_a_living_driver_holds_is_not_granted(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_turn_that_a_living_driver_holds_is_not_granted(any_redis: Redis) -> None:
     await granted(any_redis)
     before = await dump(any_redis)
-    assert await take(any_redis) is None
+    assert await refused(any_redis)
     assert await dump(any_redis) == before
 
 
 @pytest.mark.requirement("store:lease:one-driver")
-async def test_the_oldest_turn_of_a_session_is_driven_first(any_redis: redis.asyncio.Redis) -> None:
+async def test_the_oldest_turn_of_a_session_is_driven_first(any_redis: Redis) -> None:
     first, second = new_turn("one"), new_turn("two")
     await submit(any_redis, first, 1)
     await submit(any_redis, second, 1)
-    grant = await take(any_redis)
+    grant = await taken(any_redis)
     assert (grant.turn, grant.message) == (first.turn, "one")
     await seal(ExecutionOutputAccumulator(any_redis, grant, lambda: True))
-    grant = await take(any_redis)
+    grant = await taken(any_redis)
     assert (grant.turn, grant.message, grant.epoch) == (second.turn, "two", 2)
 
 
 @pytest.mark.requirement("store:lease:crashes")
-async def test_a_driver_that_vanished_counts_as_one_crash(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_driver_that_vanished_counts_as_one_crash(any_redis: Redis) -> None:
     turn = (await granted(any_redis)).turn
     await lapse(any_redis, turn)
-    grant = await take(any_redis)
+    grant = await taken(any_redis)
     assert (grant.progress.crashes, grant.epoch, grant.op) == (1, 2, 0)
 
 
 @pytest.mark.requirement("store:lease:crashes")
-async def test_a_driver_that_handed_over_counts_as_none(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_driver_that_handed_over_counts_as_none(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     await accumulator.open_call(1, 1, 0, True)
     await accumulator.release()
-    grant = await take(any_redis)
+    grant = await taken(any_redis)
     assert (grant.progress.crashes, grant.progress.is_open, grant.progress.calls) == (0, False, 1)
 
 
 @pytest.mark.requirement("store:lease:handed-over")
-async def test_who_handed_over_drives_no_more(any_redis: redis.asyncio.Redis, blocking: redis.Redis) -> None:
+async def test_who_handed_over_drives_no_more(any_redis: Redis, blocking: redis.Redis) -> None:
     grant = await granted(any_redis)
     accumulator = ExecutionOutputAccumulator(any_redis, grant, lambda: True)
     await accumulator.release()
@@ -87,7 +82,7 @@ async def test_who_handed_over_drives_no_more(any_redis: redis.asyncio.Redis, bl
 
 
 @pytest.mark.requirement("store:lease:takeover")
-async def test_a_takeover_gets_all_that_was_committed(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_takeover_gets_all_that_was_committed(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     await accumulator.open_call(1, 1, 0, True)
     await commit(accumulator, 1, 1, "naïve ")
@@ -95,9 +90,9 @@ async def test_a_takeover_gets_all_that_was_committed(any_redis: redis.asyncio.R
     await accumulator.tool_end(ToolEnded(1, 0, "result", None), [])
     await accumulator.open_call(2, 1, 0, True)
     await lapse(any_redis, accumulator.turn)
-    grant = await take(any_redis)
+    grant = await taken(any_redis)
     committed, started, ended = grant.facts
-    assert (committed.text, grant.marker) == ("naïve ", 7)
+    assert (committed, grant.marker) == (completed(1, 1, "naïve "), 7)
     assert (started, ended) == (ToolStarted(1, 0), ToolEnded(1, 0, "result", None))
     progress = grant.progress
     assert (progress.began, progress.call, progress.attempt, progress.is_open) == (True, 2, 1, True)
@@ -105,35 +100,35 @@ async def test_a_takeover_gets_all_that_was_committed(any_redis: redis.asyncio.R
 
 
 @pytest.mark.requirement("store:lease:deadline")
-async def test_the_deadline_counts_from_the_first_claim_and_never_restarts(any_redis: redis.asyncio.Redis) -> None:
+async def test_the_deadline_counts_from_the_first_claim_and_never_restarts(any_redis: Redis) -> None:
     first = await granted(any_redis)
     assert 7199 < first.remaining_s <= 7200
     await any_redis.hincrby(keys.turn_record(first.turn), "deadline_ms", -7_300_000)
     await lapse(any_redis, first.turn)
-    second = await take(any_redis)
+    second = await taken(any_redis)
     assert -101 < second.remaining_s <= -100
 
 
 @pytest.mark.requirement("store:lease:renew")
 async def test_an_expired_lease_is_renewed_by_its_nonce_unless_another_claimed(
-    any_redis: redis.asyncio.Redis, blocking: redis.Redis
+    any_redis: Redis, blocking: redis.Redis
 ) -> None:
     grant = await granted(any_redis)
     await lapse(any_redis, grant.turn)
     assert renew(blocking, 0, [(grant.turn, grant.nonce)], TTL_S)[0].held
-    assert await take(any_redis) is None
+    assert await refused(any_redis)
     await lapse(any_redis, grant.turn)
-    assert await take(any_redis) is not None
+    await taken(any_redis)
     before = await dump(any_redis)
     assert not renew(blocking, 0, [(grant.turn, grant.nonce)], TTL_S)[0].held
     assert await dump(any_redis) == before
 
 
 @pytest.mark.requirement("store:lease:renew")
-async def test_one_renewal_serves_all_turns_of_a_process(any_redis: redis.asyncio.Redis, blocking: redis.Redis) -> None:
+async def test_one_renewal_serves_all_turns_of_a_process(any_redis: Redis, blocking: redis.Redis) -> None:
     mine = [await granted(any_redis, session=f"chat/{number}", watch_s=number * 60) for number in range(3)]
     await lapse(any_redis, mine[2].turn)
-    other = await take(any_redis, "chat/2")
+    await taken(any_redis, "chat/2")
     holders = [(grant.turn, grant.nonce) for grant in mine]
     renewals = renew(blocking, 0, holders, TTL_S)
     assert [(renewal.turn, renewal.held, renewal.watched) for renewal in renewals] == [
@@ -141,13 +136,10 @@ async def test_one_renewal_serves_all_turns_of_a_process(any_redis: redis.asynci
         (mine[1].turn, True, True),
         (mine[2].turn, False, False),
     ]
-    assert other is not None
 
 
 @pytest.mark.requirement("store:lease:renew")
-async def test_a_renewal_forgets_readers_whose_time_is_over(
-    any_redis: redis.asyncio.Redis, blocking: redis.Redis
-) -> None:
+async def test_a_renewal_forgets_readers_whose_time_is_over(any_redis: Redis, blocking: redis.Redis) -> None:
     grant = await granted(any_redis, watch_s=60)
     assert grant.watched
     await any_redis.zadd(keys.watch(0), {grant.turn: 1})
@@ -157,19 +149,19 @@ async def test_a_renewal_forgets_readers_whose_time_is_over(
 
 @pytest.mark.requirement("store:lease:newer-version")
 @pytest.mark.parametrize("where", ["turn", "session"])
-async def test_what_a_newer_version_wrote_is_left_alone(any_redis: redis.asyncio.Redis, where: str) -> None:
+async def test_what_a_newer_version_wrote_is_left_alone(any_redis: Redis, where: str) -> None:
     new = new_turn()
     await submit(any_redis, new, 1)
     name = keys.turn_record(new.turn) if where == "turn" else keys.session_record(0, SESSION)
     await any_redis.hset(name, "v", 2)
     before = await dump(any_redis)
-    assert await take(any_redis) is None
+    assert await refused(any_redis)
     assert await dump(any_redis) == before
 
 
 @pytest.mark.requirement("store:sweep:wakes")
 async def test_a_turn_that_nobody_took_is_swept_again_after_ten_seconds(
-    any_redis: redis.asyncio.Redis, blocking: redis.Redis
+    any_redis: Redis, blocking: redis.Redis
 ) -> None:
     await submit(any_redis, new_turn(), 1)
     assert sweep(blocking, 0) == [SESSION]
@@ -179,9 +171,7 @@ async def test_a_turn_that_nobody_took_is_swept_again_after_ten_seconds(
 
 
 @pytest.mark.requirement("store:sweep:wakes")
-async def test_a_sweep_gives_no_more_than_asked_and_only_sessions(
-    any_redis: redis.asyncio.Redis, blocking: redis.Redis
-) -> None:
+async def test_a_sweep_gives_no_more_than_asked_and_only_sessions(any_redis: Redis, blocking: redis.Redis) -> None:
     for number in range(3):
         await submit(any_redis, new_turn(session=f"chat/{number}"), 1)
     await any_redis.zadd(keys.due(0), {"another:kind": 1})
@@ -192,7 +182,7 @@ async def test_a_sweep_gives_no_more_than_asked_and_only_sessions(
 
 
 @pytest.mark.requirement("store:sweep:wakes")
-async def test_a_driven_turn_is_due_when_its_lease_ends(any_redis: redis.asyncio.Redis, blocking: redis.Redis) -> None:
+async def test_a_driven_turn_is_due_when_its_lease_ends(any_redis: Redis, blocking: redis.Redis) -> None:
     grant = await granted(any_redis)
     assert sweep(blocking, 0) == []
     lease_ms = int(await any_redis.hget(keys.turn_record(grant.turn), "lease_ms"))
@@ -200,28 +190,26 @@ async def test_a_driven_turn_is_due_when_its_lease_ends(any_redis: redis.asyncio
 
 
 @pytest.mark.requirement("store:seal:next-turn")
-async def test_a_seal_makes_the_session_due_only_if_another_turn_waits(
-    any_redis: redis.asyncio.Redis, blocking: redis.Redis
-) -> None:
+async def test_a_seal_makes_the_session_due_only_if_another_turn_waits(any_redis: Redis, blocking: redis.Redis) -> None:
     accumulator = await driven(any_redis)
     await submit(any_redis, new_turn("next"), 1)
     assert sweep(blocking, 0) == []
     await seal(accumulator)
     assert sweep(blocking, 0) == [SESSION]
-    await seal(ExecutionOutputAccumulator(any_redis, await take(any_redis), lambda: True))
+    await seal(ExecutionOutputAccumulator(any_redis, await taken(any_redis), lambda: True))
     assert await any_redis.zcard(keys.due(0)) == 0
     assert await any_redis.zcard(keys.live(0)) == 0
 
 
 @pytest.mark.requirement("store:seal:next-turn")
-async def test_a_wake_up_of_a_session_without_turns_is_harmless(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_wake_up_of_a_session_without_turns_is_harmless(any_redis: Redis) -> None:
     await any_redis.zadd(keys.due(0), {keys.DUE_LEASE + SESSION: 1})
-    assert await take(any_redis) is None
+    assert await refused(any_redis)
     assert await any_redis.zcard(keys.due(0)) == 0
 
 
 @pytest.mark.requirement("store:seal:expiry")
-async def test_only_what_has_ended_expires(any_redis: redis.asyncio.Redis) -> None:
+async def test_only_what_has_ended_expires(any_redis: Redis) -> None:
     first = await driven(any_redis)
     await first.open_call(1, 1, 0, True)
     await commit(first, 1, 1, "text")

@@ -3,15 +3,26 @@
 import json
 
 import pytest
-import redis.asyncio
 
-from tests.store.turns import commit, completed, discard, driven, new_turn, outputs_of_commit, seal
+from tests.store.turns import (
+    Redis,
+    commit,
+    completed,
+    discard,
+    driven,
+    new_turn,
+    outputs_of,
+    outputs_of_commit,
+    record_of,
+    seal,
+    snapshot_of,
+)
 from worker import ids
 from worker.output.buffer import CommitBuffer
-from worker.output.events import CallCompletedOutput, ErrorOutput, TextOutput, UsageOutput
+from worker.output.events import CallCompletedOutput, ErrorOutput, TextOutput, TurnCompletedOutput, UsageOutput
 from worker.store import keys
 from worker.store.inbox import submit
-from worker.store.outputs import all_outputs, attach, outputs_after, watch
+from worker.store.outputs import attach, outputs_after, watch
 from worker.store.records import read_text, read_turn
 from worker.store.tick import StagingTick
 from worker.turn.commands import NO_USAGE, Failure, UsageTotals
@@ -19,7 +30,7 @@ from worker.turn.commands import NO_USAGE, Failure, UsageTotals
 
 @pytest.mark.requirement("store:attach:one-moment")
 async def test_a_snapshot_and_what_follows_give_the_text_of_a_reader_from_the_start(
-    any_redis: redis.asyncio.Redis,
+    any_redis: Redis,
 ) -> None:
     accumulator = await driven(any_redis, watch_s=60)
     tick = StagingTick(any_redis)
@@ -29,7 +40,7 @@ async def test_a_snapshot_and_what_follows_give_the_text_of_a_reader_from_the_st
     await accumulator.open_call(2, 1, 0, True)
     accumulator.stage_text("sec")
     await tick.flush()
-    snapshot = await attach(any_redis, accumulator.turn, 60)
+    snapshot = await snapshot_of(any_redis, accumulator.turn, 60)
     assert (snapshot.text, snapshot.marker, snapshot.open_text) == ("first. ", 7, "sec")
     assert (snapshot.call, snapshot.attempt, snapshot.state, snapshot.outcome) == (2, 1, "running", None)
     accumulator.stage_text("ond")
@@ -44,24 +55,24 @@ async def test_a_snapshot_and_what_follows_give_the_text_of_a_reader_from_the_st
     for _, output in await outputs_after(any_redis, accumulator.turn, snapshot.last_id, 0):
         buffer.apply(output)
     assert (buffer.committed, buffer.outcome) == ("first. second.", "completed")
-    ended = await attach(any_redis, accumulator.turn, 60)
+    ended = await snapshot_of(any_redis, accumulator.turn, 60)
     assert (ended.text, ended.state, ended.outcome, ended.call) == ("first. second.", "sealed", "completed", 0)
     assert await outputs_after(any_redis, accumulator.turn, ended.last_id, 0) == []
 
 
 @pytest.mark.requirement("store:attach:unknown")
-async def test_nobody_attaches_to_a_turn_that_is_not_there(any_redis: redis.asyncio.Redis) -> None:
+async def test_nobody_attaches_to_a_turn_that_is_not_there(any_redis: Redis) -> None:
     turn = ids.new_turn(0)
     assert await attach(any_redis, turn, 10) is None
     assert not await watch(any_redis, turn, 10)
     assert await read_turn(any_redis, turn) is None
     assert await read_text(any_redis, turn) == ""
-    assert await all_outputs(any_redis, turn) == []
+    assert await outputs_of(any_redis, turn) == []
     assert await any_redis.keys("*") == []
 
 
 @pytest.mark.requirement("store:attach:watch")
-async def test_watching_lasts_as_long_as_the_most_patient_reader_asked(any_redis: redis.asyncio.Redis) -> None:
+async def test_watching_lasts_as_long_as_the_most_patient_reader_asked(any_redis: Redis) -> None:
     new = new_turn()
     await submit(any_redis, new, 1)
     assert await any_redis.zscore(keys.watch(0), new.turn) is None
@@ -76,7 +87,7 @@ async def test_watching_lasts_as_long_as_the_most_patient_reader_asked(any_redis
 
 
 @pytest.mark.requirement("store:attach:watch")
-async def test_a_turn_that_has_ended_is_watched_no_more(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_turn_that_has_ended_is_watched_no_more(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     await seal(accumulator)
     await attach(any_redis, accumulator.turn, 100)
@@ -85,29 +96,30 @@ async def test_a_turn_that_has_ended_is_watched_no_more(any_redis: redis.asyncio
 
 
 @pytest.mark.requirement("store:outputs:waits")
-async def test_a_reader_waits_for_the_next_output(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_reader_waits_for_the_next_output(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     assert await outputs_after(any_redis, accumulator.turn, "0-0", 20) == []
     await seal(accumulator)
     ((_, output),) = await outputs_after(any_redis, accumulator.turn, "0-0", 20)
-    assert (output.type, output.turn, output.seq, output.at_ms > 0) == ("turn_completed", accumulator.turn, 1, True)
+    assert isinstance(output, TurnCompletedOutput)
+    assert (output.turn, output.seq, output.at_ms > 0) == (accumulator.turn, 1, True)
 
 
 @pytest.mark.requirement("store:outputs:unknown")
-async def test_outputs_that_this_version_does_not_know_are_passed_over(any_redis: redis.asyncio.Redis) -> None:
+async def test_outputs_that_this_version_does_not_know_are_passed_over(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     unknown = json.dumps({"v": 9, "type": "hologram", "call": 1})
     await any_redis.xadd(keys.out(accumulator.turn), {"o": unknown}, id="1-1")
     assert await outputs_after(any_redis, accumulator.turn, "0-0", 10) == []
     await any_redis.hset(keys.turn_record(accumulator.turn), "seq", 1)
     await seal(accumulator)
-    assert [output.type for _, output in await outputs_after(any_redis, accumulator.turn, "0-0", 10)] == [
-        "turn_completed"
-    ]
+    ((place, output),) = await outputs_after(any_redis, accumulator.turn, "0-0", 10)
+    assert isinstance(output, TurnCompletedOutput)
+    assert place.endswith("-2")
 
 
 @pytest.mark.requirement("store:outputs:text-once")
-async def test_the_text_of_a_call_is_stored_once_and_read_whole(any_redis: redis.asyncio.Redis) -> None:
+async def test_the_text_of_a_call_is_stored_once_and_read_whole(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     for call, text in enumerate(["naïve ", "日本", ""], 1):
         await accumulator.open_call(call, 1, 0, True)
@@ -118,31 +130,31 @@ async def test_the_text_of_a_call_is_stored_once_and_read_whole(any_redis: redis
         value for _, fields in await any_redis.xrange(keys.out(accumulator.turn)) for value in fields.values()
     )
     assert b"na" not in stored
-    texts = [output.text for output in await all_outputs(any_redis, accumulator.turn) if isinstance(output, TextOutput)]
+    texts = [output.text for output in await outputs_of(any_redis, accumulator.turn) if isinstance(output, TextOutput)]
     assert texts == ["naïve ", "日本", ""]
     assert await read_text(any_redis, accumulator.turn) == "naïve 日本"
 
 
 @pytest.mark.requirement("store:outputs:notice")
-async def test_a_notice_keeps_its_own_text_and_moves_no_marker(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_notice_keeps_its_own_text_and_moves_no_marker(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     await accumulator.open_call(1, 1, 0, True)
     fact = completed(1, 1, "answer")
     notice = TextOutput(text="the prompt has expired", is_call_boundary=False)
     await accumulator.commit(fact, NO_USAGE, [*outputs_of_commit(fact), notice])
     assert accumulator.marker == 6
-    *_, told = await all_outputs(any_redis, accumulator.turn)
+    *_, told = await outputs_of(any_redis, accumulator.turn)
     assert (told.text, told.is_call_boundary) == ("the prompt has expired", False)
 
 
 @pytest.mark.requirement("store:outputs:order")
-async def test_the_boundary_follows_the_text_and_usage_follows_both(any_redis: redis.asyncio.Redis) -> None:
+async def test_the_boundary_follows_the_text_and_usage_follows_both(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     await accumulator.open_call(1, 1, 0, True)
     fact = completed(1, 1, "answer")
     usage = UsageOutput(call=1, attempt=1, input_tokens=3)
     await accumulator.commit(fact, UsageTotals(3), [*outputs_of_commit(fact), usage])
-    outputs = await all_outputs(any_redis, accumulator.turn)
+    outputs = await outputs_of(any_redis, accumulator.turn)
     assert [output.type for output in outputs] == ["text", "call_completed", "usage"]
     assert [output.seq for output in outputs] == [1, 2, 3]
     assert outputs[-1].input_tokens == 3
@@ -150,20 +162,21 @@ async def test_the_boundary_follows_the_text_and_usage_follows_both(any_redis: r
 
 
 @pytest.mark.requirement("store:seal:record")
-async def test_the_record_of_a_sealed_turn_says_how_it_ended(any_redis: redis.asyncio.Redis) -> None:
+async def test_the_record_of_a_sealed_turn_says_how_it_ended(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     failure = Failure("timeout", "stall", "The provider stopped in mid-answer.")
     error = ErrorOutput(message=failure.message, category="timeout", code="stall", correlation_id="c0ffee")
     await accumulator.seal("failed", "stall", failure, "c0ffee", UsageTotals(discarded_resume_attempts=2), [error])
-    record = await read_turn(any_redis, accumulator.turn)
+    record = await record_of(any_redis, accumulator.turn)
     assert (record.state, record.outcome, record.reason, record.failure) == ("sealed", "failed", "stall", failure)
     assert (record.correlation_id, record.totals.discarded_resume_attempts) == ("c0ffee", 2)
+    assert record.sealed_ms is not None
     assert record.sealed_ms >= record.created_ms
-    assert (await all_outputs(any_redis, accumulator.turn))[0].correlation_id == "c0ffee"
+    assert (await outputs_of(any_redis, accumulator.turn))[0].correlation_id == "c0ffee"
 
 
 @pytest.mark.requirement("store:release:discards")
-async def test_a_hand_over_discards_what_is_open_and_says_how_much(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_hand_over_discards_what_is_open_and_says_how_much(any_redis: Redis) -> None:
     accumulator = await driven(any_redis, watch_s=60)
     tick = StagingTick(any_redis)
     tick.add(accumulator)
@@ -172,7 +185,7 @@ async def test_a_hand_over_discards_what_is_open_and_says_how_much(any_redis: re
     await tick.flush()
     accumulator.stage_text("!")
     await accumulator.release()
-    told = (await all_outputs(any_redis, accumulator.turn))[-1]
+    told = (await outputs_of(any_redis, accumulator.turn))[-1]
     assert (told.type, told.call, told.attempt, told.discarded_bytes) == ("text_stream_discarded", 1, 1, 7)
-    assert (await attach(any_redis, accumulator.turn, 0)).open_text == ""
-    assert (await read_turn(any_redis, accumulator.turn)).state == "queued"
+    assert (await snapshot_of(any_redis, accumulator.turn)).open_text == ""
+    assert (await record_of(any_redis, accumulator.turn)).state == "queued"

@@ -6,8 +6,21 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from tests.store.lossy import Lossy, dump
-from tests.store.turns import SESSION, TTL_S, commit, completed, discard, driven, granted, new_turn, seal
+from tests.store.lossy import Fault, Lossy, dump
+from tests.store.turns import (
+    SESSION,
+    TTL_S,
+    Redis,
+    commit,
+    completed,
+    discard,
+    driven,
+    granted,
+    new_turn,
+    seal,
+    snapshot_of,
+    taken,
+)
 from worker import ids
 from worker.errors import Fenced, LocalProtocolError, Rewound, TurnSealed
 from worker.output.events import TextOutput, TurnCompletedOutput
@@ -24,7 +37,7 @@ Step = Callable[[ExecutionOutputAccumulator], Awaitable[None]]
 
 
 @pytest.fixture
-def lossy(any_redis: redis.asyncio.Redis) -> Lossy:
+def lossy(any_redis: Redis) -> Lossy:
     return Lossy(any_redis)
 
 
@@ -64,7 +77,7 @@ VERBS: dict[str, tuple[Step, Step]] = {
 @pytest.mark.parametrize("fault", ["reply lost", "request lost"])
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_verb_whose_reply_was_lost_happens_once(
-    any_redis: redis.asyncio.Redis, lossy: Lossy, verb: str, fault: str
+    any_redis: Redis, lossy: Lossy, verb: str, fault: Fault
 ) -> None:
     before, step = VERBS[verb]
     accumulator = await driven(any_redis)
@@ -82,7 +95,7 @@ async def test_a_verb_whose_reply_was_lost_happens_once(
     assert comparable(after) == comparable(expected)
 
 
-async def once(client: redis.asyncio.Redis, verb: str) -> dict[str, Any]:
+async def once(client: Redis, verb: str) -> dict[str, Any]:
     """The same on a line without faults."""
     await client.flushall()
     before, step = VERBS[verb]
@@ -100,9 +113,7 @@ def comparable(dumped: dict[str, Any]) -> list[tuple[str, str, int]]:
 
 
 @pytest.mark.requirement("store:repeat:stage")
-async def test_a_flush_whose_reply_was_lost_is_repeated_before_anything_else(
-    any_redis: redis.asyncio.Redis, lossy: Lossy
-) -> None:
+async def test_a_flush_whose_reply_was_lost_is_repeated_before_anything_else(any_redis: Redis, lossy: Lossy) -> None:
     accumulator = await driven(any_redis)
     await streamed(accumulator)
     tick = StagingTick(any_redis)
@@ -116,14 +127,12 @@ async def test_a_flush_whose_reply_was_lost_is_repeated_before_anything_else(
     assert second == first
     assert await dump(any_redis) == after
     await tick.flush()
-    snapshot = await attach(any_redis, accumulator.turn, 0)
+    snapshot = await snapshot_of(any_redis, accumulator.turn)
     assert snapshot.open_text == "half a sentence"
 
 
 @pytest.mark.requirement("store:repeat:stage")
-async def test_a_verb_first_repeats_the_flush_that_was_not_answered(
-    any_redis: redis.asyncio.Redis, lossy: Lossy
-) -> None:
+async def test_a_verb_first_repeats_the_flush_that_was_not_answered(any_redis: Redis, lossy: Lossy) -> None:
     accumulator = await driven(any_redis)
     await streamed(accumulator)
     tick = StagingTick(any_redis)
@@ -137,7 +146,7 @@ async def test_a_verb_first_repeats_the_flush_that_was_not_answered(
 
 
 @pytest.mark.requirement("store:repeat:submit")
-async def test_a_submit_whose_reply_was_lost_stores_one_turn(any_redis: redis.asyncio.Redis, lossy: Lossy) -> None:
+async def test_a_submit_whose_reply_was_lost_stores_one_turn(any_redis: Redis, lossy: Lossy) -> None:
     new = new_turn(key="K")
     lossy.faults.extend(["reply lost", "request lost"])
     answer = await submit(any_redis, new, 1)
@@ -149,24 +158,22 @@ async def test_a_submit_whose_reply_was_lost_stores_one_turn(any_redis: redis.as
 
 
 @pytest.mark.requirement("store:repeat:claim")
-async def test_a_claim_whose_reply_was_lost_gives_the_same_grant_again(
-    any_redis: redis.asyncio.Redis, lossy: Lossy
-) -> None:
+async def test_a_claim_whose_reply_was_lost_gives_the_same_grant_again(any_redis: Redis, lossy: Lossy) -> None:
     await submit(any_redis, new_turn(), 1)
     nonce = ids.new_nonce()
     lossy.faults.append("reply lost")
     with pytest.raises(redis.ConnectionError):
         await claim(any_redis, SESSION, nonce, TTL_S, 1)
     after = await dump(any_redis, leave_out=["lease_ms", "due"])
-    first = await claim(any_redis, SESSION, nonce, TTL_S, 1)
-    second = await claim(any_redis, SESSION, nonce, TTL_S, 1)
+    first = await taken(any_redis, SESSION, nonce)
+    second = await taken(any_redis, SESSION, nonce)
     assert (first.epoch, first.op, first.progress) == (1, 0, second.progress)
     assert first.progress.crashes == 0
     assert await dump(any_redis, leave_out=["lease_ms", "due"]) == after
 
 
 @pytest.mark.requirement("store:repeat:readers")
-async def test_attach_and_watch_may_be_repeated(any_redis: redis.asyncio.Redis) -> None:
+async def test_attach_and_watch_may_be_repeated(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     await with_a_commit(accumulator)
     first = await attach(any_redis, accumulator.turn, 30)
@@ -176,12 +183,12 @@ async def test_attach_and_watch_may_be_repeated(any_redis: redis.asyncio.Redis) 
 
 @pytest.mark.requirement("store:fence:old-nonce")
 @pytest.mark.parametrize("verb", VERBS)
-async def test_a_verb_of_an_old_driver_changes_nothing_and_says_so(any_redis: redis.asyncio.Redis, verb: str) -> None:
+async def test_a_verb_of_an_old_driver_changes_nothing_and_says_so(any_redis: Redis, verb: str) -> None:
     before, step = VERBS[verb]
     old = await driven(any_redis)
     await before(old)
     await any_redis.hset(keys.turn_record(old.turn), "lease_ms", 1)
-    assert await claim(any_redis, SESSION, ids.new_nonce(), TTL_S, 1) is not None
+    await taken(any_redis)
     after = await dump(any_redis)
     with pytest.raises(Fenced):
         await step(old)
@@ -189,11 +196,11 @@ async def test_a_verb_of_an_old_driver_changes_nothing_and_says_so(any_redis: re
 
 
 @pytest.mark.requirement("store:fence:old-nonce")
-async def test_a_flush_of_an_old_driver_changes_nothing(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_flush_of_an_old_driver_changes_nothing(any_redis: Redis) -> None:
     old = await driven(any_redis)
     await streamed(old)
     await any_redis.hset(keys.turn_record(old.turn), "lease_ms", 1)
-    assert await claim(any_redis, SESSION, ids.new_nonce(), TTL_S, 1) is not None
+    await taken(any_redis)
     after = await dump(any_redis)
     tick = StagingTick(any_redis)
     tick.add(old)
@@ -201,9 +208,21 @@ async def test_a_flush_of_an_old_driver_changes_nothing(any_redis: redis.asyncio
     assert await dump(any_redis) == after
 
 
+@pytest.mark.requirement("store:fence:older-op")
+async def test_an_op_that_arrives_after_later_ones_is_ignored(any_redis: Redis, lossy: Lossy) -> None:
+    accumulator = await driven(any_redis)
+    await with_a_commit(accumulator)
+    await accumulator.tool_start(1, 0, [])
+    late = lossy.sent[-1]
+    await accumulator.tool_end(ToolEnded(1, 0, "result", None), [])
+    after = await dump(any_redis)
+    assert await lossy.execute(*late) == [b"IGNORED"]
+    assert await dump(any_redis) == after
+
+
 @pytest.mark.requirement("store:fence:sealed")
 @pytest.mark.parametrize("verb", VERBS)
-async def test_after_the_seal_nothing_changes(any_redis: redis.asyncio.Redis, verb: str) -> None:
+async def test_after_the_seal_nothing_changes(any_redis: Redis, verb: str) -> None:
     accumulator = await driven(any_redis)
     await seal(accumulator)
     after = await dump(any_redis)
@@ -213,7 +232,7 @@ async def test_after_the_seal_nothing_changes(any_redis: redis.asyncio.Redis, ve
 
 
 @pytest.mark.requirement("store:fence:rewound")
-async def test_a_store_that_lost_acknowledged_steps_says_rewound(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_store_that_lost_acknowledged_steps_says_rewound(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     await opened(accumulator)
     earlier = await any_redis.hgetall(keys.turn_record(accumulator.turn))
@@ -226,22 +245,20 @@ async def test_a_store_that_lost_acknowledged_steps_says_rewound(any_redis: redi
 
 
 @pytest.mark.requirement("store:fence:rewound")
-async def test_after_a_rewind_the_same_nonce_claims_anew_and_goes_on(any_redis: redis.asyncio.Redis) -> None:
+async def test_after_a_rewind_the_same_nonce_claims_anew_and_goes_on(any_redis: Redis) -> None:
     grant = await granted(any_redis)
     accumulator = ExecutionOutputAccumulator(any_redis, grant, lambda: True)
     await opened(accumulator)
     earlier = await any_redis.hgetall(keys.turn_record(accumulator.turn))
     await discard(accumulator, 1, 1)
     await any_redis.hset(keys.turn_record(accumulator.turn), mapping=earlier)
-    again = await claim(any_redis, SESSION, grant.nonce, TTL_S, 1)
+    again = await taken(any_redis, SESSION, grant.nonce)
     assert (again.op, again.progress.is_open, again.progress.crashes) == (1, True, 0)
     await discard(ExecutionOutputAccumulator(any_redis, again, lambda: True), 1, 1)
 
 
 @pytest.mark.requirement("store:fence:lease-over")
-async def test_an_op_is_repeated_until_the_lease_is_no_longer_ours(
-    any_redis: redis.asyncio.Redis, lossy: Lossy
-) -> None:
+async def test_an_op_is_repeated_until_the_lease_is_no_longer_ours(any_redis: Redis, lossy: Lossy) -> None:
     mine = True
     grant = await granted(any_redis)
     accumulator = ExecutionOutputAccumulator(any_redis, grant, lambda: mine)
@@ -255,7 +272,7 @@ async def test_an_op_is_repeated_until_the_lease_is_no_longer_ours(
 
 
 @pytest.mark.requirement("store:state:refused")
-async def test_what_the_state_does_not_allow_changes_nothing(any_redis: redis.asyncio.Redis) -> None:
+async def test_what_the_state_does_not_allow_changes_nothing(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     await with_a_commit(accumulator)
     await accumulator.open_call(2, 1, 0, True)
@@ -279,7 +296,7 @@ async def test_what_the_state_does_not_allow_changes_nothing(any_redis: redis.as
 
 
 @pytest.mark.requirement("store:state:refused")
-async def test_a_boundary_with_another_text_than_the_call_is_refused(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_boundary_with_another_text_than_the_call_is_refused(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     await opened(accumulator)
     fact = completed(1, 1, "one text")
@@ -289,7 +306,7 @@ async def test_a_boundary_with_another_text_than_the_call_is_refused(any_redis: 
 
 @pytest.mark.requirement("store:repeat:given-up")
 async def test_a_verb_that_was_given_up_unanswered_does_not_swallow_the_next_one(
-    any_redis: redis.asyncio.Redis, lossy: Lossy
+    any_redis: Redis, lossy: Lossy
 ) -> None:
     mine = False
     grant = await granted(any_redis)
@@ -302,7 +319,7 @@ async def test_a_verb_that_was_given_up_unanswered_does_not_swallow_the_next_one
     assert (await any_redis.hmget(keys.turn_record(grant.turn), "state", "open", "op")) == [b"queued", b"", b"2"]
 
 
-async def test_a_seal_by_the_owner_after_a_lapse_of_its_lease_still_counts(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_seal_by_the_owner_after_a_lapse_of_its_lease_still_counts(any_redis: Redis) -> None:
     accumulator = await driven(any_redis)
     await any_redis.hset(keys.turn_record(accumulator.turn), "lease_ms", 1)
     await accumulator.seal("failed", None, None, "", NO_USAGE, [TurnCompletedOutput(outcome="failed")])

@@ -3,20 +3,19 @@
 import asyncio
 
 import pytest
-import redis.asyncio
 
 from tests.store.lossy import Lossy, dump
-from tests.store.turns import commit, discard, driven, seal
+from tests.store.turns import Redis, commit, discard, driven, outputs_of, seal
 from worker.output.events import TextDeltaOutput, ThinkingDeltaOutput
 from worker.store import keys
 from worker.store.accumulator import ExecutionOutputAccumulator
-from worker.store.outputs import all_outputs, outputs_after
+from worker.store.outputs import outputs_after
 from worker.store.staged import MAX_FLUSH_BYTES
 from worker.store.tick import StagingTick
 
 
 async def streaming(
-    client: redis.asyncio.Redis, tick: StagingTick, *, session: str = "chat/1", watched: bool = True
+    client: Redis, tick: StagingTick, *, session: str = "chat/1", watched: bool = True
 ) -> ExecutionOutputAccumulator:
     accumulator = await driven(client, session=session)
     accumulator.watched = watched
@@ -25,12 +24,12 @@ async def streaming(
     return accumulator
 
 
-async def open_text(client: redis.asyncio.Redis, accumulator: ExecutionOutputAccumulator) -> str:
+async def open_text(client: Redis, accumulator: ExecutionOutputAccumulator) -> str:
     return (await client.get(keys.open_text(accumulator.turn)) or b"").decode()
 
 
 @pytest.mark.requirement("store:stage:unwatched")
-async def test_an_unwatched_turn_stages_nothing(any_redis: redis.asyncio.Redis) -> None:
+async def test_an_unwatched_turn_stages_nothing(any_redis: Redis) -> None:
     tick = StagingTick(any_redis)
     accumulator = await streaming(any_redis, tick, watched=False)
     before = await dump(any_redis)
@@ -43,7 +42,7 @@ async def test_an_unwatched_turn_stages_nothing(any_redis: redis.asyncio.Redis) 
 
 
 @pytest.mark.requirement("store:stage:first-flush")
-async def test_the_first_flush_sends_the_open_text_from_its_start(any_redis: redis.asyncio.Redis) -> None:
+async def test_the_first_flush_sends_the_open_text_from_its_start(any_redis: Redis) -> None:
     tick = StagingTick(any_redis)
     accumulator = await streaming(any_redis, tick, watched=False)
     accumulator.stage_text("before anyone ")
@@ -55,7 +54,7 @@ async def test_the_first_flush_sends_the_open_text_from_its_start(any_redis: red
 
 
 @pytest.mark.requirement("store:stage:first-flush")
-async def test_a_reader_that_goes_and_comes_again_misses_nothing(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_reader_that_goes_and_comes_again_misses_nothing(any_redis: Redis) -> None:
     tick = StagingTick(any_redis)
     accumulator = await streaming(any_redis, tick)
     for text, watched in (("one ", True), ("two ", False), ("three", True)):
@@ -66,7 +65,7 @@ async def test_a_reader_that_goes_and_comes_again_misses_nothing(any_redis: redi
 
 
 @pytest.mark.requirement("store:stage:one-pipeline")
-async def test_all_turns_of_a_process_share_one_pipeline_per_tick(any_redis: redis.asyncio.Redis) -> None:
+async def test_all_turns_of_a_process_share_one_pipeline_per_tick(any_redis: Redis) -> None:
     tick = StagingTick(any_redis)
     turns = [await streaming(any_redis, tick, session=f"chat/{number}") for number in range(5)]
     lossy = Lossy(any_redis)
@@ -80,7 +79,7 @@ async def test_all_turns_of_a_process_share_one_pipeline_per_tick(any_redis: red
 
 
 @pytest.mark.requirement("store:stage:order")
-async def test_text_and_thinking_keep_their_order(any_redis: redis.asyncio.Redis) -> None:
+async def test_text_and_thinking_keep_their_order(any_redis: Redis) -> None:
     tick = StagingTick(any_redis)
     accumulator = await streaming(any_redis, tick)
     for stage, text in (
@@ -94,7 +93,7 @@ async def test_text_and_thinking_keep_their_order(any_redis: redis.asyncio.Redis
     await tick.flush()
     told = [
         (type(output), output.text, output.call, output.attempt)
-        for output in await all_outputs(any_redis, accumulator.turn)
+        for output in await outputs_of(any_redis, accumulator.turn)
     ]
     assert told == [
         (ThinkingDeltaOutput, "let me see", 1, 1),
@@ -108,9 +107,7 @@ async def test_text_and_thinking_keep_their_order(any_redis: redis.asyncio.Redis
 @pytest.mark.parametrize(
     "piece", ["x" * 300_000, "日" * 100_000, "🙂" * 70_000], ids=["ascii", "three bytes", "four bytes"]
 )
-async def test_a_flush_takes_at_most_64_kb_of_a_turn_and_cuts_no_character(
-    any_redis: redis.asyncio.Redis, piece: str
-) -> None:
+async def test_a_flush_takes_at_most_64_kb_of_a_turn_and_cuts_no_character(any_redis: Redis, piece: str) -> None:
     tick = StagingTick(any_redis)
     accumulator = await streaming(any_redis, tick)
     accumulator.stage_text(piece)
@@ -122,11 +119,11 @@ async def test_a_flush_takes_at_most_64_kb_of_a_turn_and_cuts_no_character(
     assert max(steps) <= MAX_FLUSH_BYTES
     assert len(steps) <= len(piece.encode()) // (MAX_FLUSH_BYTES // 2) + 1
     assert await open_text(any_redis, accumulator) == piece
-    assert "".join(output.text for output in await all_outputs(any_redis, accumulator.turn)) == piece
+    assert "".join(output.text for output in await outputs_of(any_redis, accumulator.turn)) == piece
 
 
 @pytest.mark.requirement("store:stage:verb-goes-first")
-async def test_a_turn_whose_verb_is_under_way_is_passed_over(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_turn_whose_verb_is_under_way_is_passed_over(any_redis: Redis) -> None:
     tick = StagingTick(any_redis)
     accumulator = await streaming(any_redis, tick)
     accumulator.stage_text("never seen")
@@ -136,13 +133,13 @@ async def test_a_turn_whose_verb_is_under_way_is_passed_over(any_redis: redis.as
     await tick.flush()
     assert lossy.pipelines == 0
     await committing
-    assert [type(output) for output in await all_outputs(any_redis, accumulator.turn)].count(TextDeltaOutput) == 0
+    assert [type(output) for output in await outputs_of(any_redis, accumulator.turn)].count(TextDeltaOutput) == 0
 
 
 class HeldLine:
     """Holds back a client's pipelines until told: a flight under way."""
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
+    def __init__(self, client: Redis) -> None:
         self.flying = asyncio.Event()
         self.may_land = asyncio.Event()
         open_pipeline = client.pipeline
@@ -164,7 +161,7 @@ class HeldLine:
 
 
 @pytest.mark.requirement("store:stage:one-in-flight")
-async def test_a_verb_waits_for_a_flight_under_way(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_verb_waits_for_a_flight_under_way(any_redis: Redis) -> None:
     tick = StagingTick(any_redis)
     accumulator = await streaming(any_redis, tick)
     accumulator.stage_text("warm-up ")
@@ -184,7 +181,7 @@ async def test_a_verb_waits_for_a_flight_under_way(any_redis: redis.asyncio.Redi
 
 
 @pytest.mark.requirement("store:stage:one-verdict")
-async def test_one_turn_that_was_lost_does_not_hold_up_the_others(any_redis: redis.asyncio.Redis) -> None:
+async def test_one_turn_that_was_lost_does_not_hold_up_the_others(any_redis: Redis) -> None:
     tick = StagingTick(any_redis)
     lost = await streaming(any_redis, tick, session="chat/lost")
     kept = await streaming(any_redis, tick, session="chat/kept")
@@ -200,7 +197,7 @@ async def test_one_turn_that_was_lost_does_not_hold_up_the_others(any_redis: red
 
 
 @pytest.mark.requirement("store:stage:outage")
-async def test_what_could_not_be_sent_during_an_outage_is_sent_after_it(any_redis: redis.asyncio.Redis) -> None:
+async def test_what_could_not_be_sent_during_an_outage_is_sent_after_it(any_redis: Redis) -> None:
     tick = StagingTick(any_redis)
     accumulator = await streaming(any_redis, tick)
     lossy = Lossy(any_redis)
@@ -210,12 +207,12 @@ async def test_what_could_not_be_sent_during_an_outage_is_sent_after_it(any_redi
         await tick.flush()
     await tick.flush()
     assert await open_text(any_redis, accumulator) == "one two three four five"
-    seqs = [output.seq for output in await all_outputs(any_redis, accumulator.turn)]
+    seqs = [output.seq for output in await outputs_of(any_redis, accumulator.turn)]
     assert seqs == list(range(1, len(seqs) + 1))
 
 
 @pytest.mark.requirement("store:noscript")
-async def test_a_server_that_has_forgotten_its_scripts_learns_them_again(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_server_that_has_forgotten_its_scripts_learns_them_again(any_redis: Redis) -> None:
     tick = StagingTick(any_redis)
     accumulator = await streaming(any_redis, tick)
     for _ in range(2):
@@ -233,13 +230,13 @@ async def test_a_server_that_has_forgotten_its_scripts_learns_them_again(any_red
 
 
 @pytest.mark.requirement("store:stage:tick")
-async def test_the_tick_runs_until_it_is_cancelled(fake_redis: redis.asyncio.Redis) -> None:
+async def test_the_tick_runs_until_it_is_cancelled(fake_redis: Redis) -> None:
     tick = StagingTick(fake_redis, 0.001)
     running = asyncio.ensure_future(tick.run())
     accumulator = await streaming(fake_redis, tick)
     accumulator.stage_text("text")
-    told = await outputs_after(fake_redis, accumulator.turn, "0-0", 5_000)
-    assert [output.text for _, output in told] == ["text"], "waited 5 s for a flush"
+    assert await outputs_after(fake_redis, accumulator.turn, "0-0", 5_000), "waited 5 s for a flush"
+    assert await open_text(fake_redis, accumulator) == "text"
     tick.remove(accumulator)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -247,7 +244,7 @@ async def test_the_tick_runs_until_it_is_cancelled(fake_redis: redis.asyncio.Red
 
 
 @pytest.mark.requirement("store:stage:cancelled")
-async def test_a_tick_cancelled_in_mid_flight_leaves_no_verb_waiting(any_redis: redis.asyncio.Redis) -> None:
+async def test_a_tick_cancelled_in_mid_flight_leaves_no_verb_waiting(any_redis: Redis) -> None:
     tick = StagingTick(any_redis)
     accumulator = await streaming(any_redis, tick)
     accumulator.stage_text("warm-up ")
@@ -262,6 +259,6 @@ async def test_a_tick_cancelled_in_mid_flight_leaves_no_verb_waiting(any_redis: 
     line.may_land.set()
     await asyncio.wait_for(discard(accumulator, 1, 1), 5)
     told = "".join(
-        output.text for output in await all_outputs(any_redis, accumulator.turn) if isinstance(output, TextDeltaOutput)
+        output.text for output in await outputs_of(any_redis, accumulator.turn) if isinstance(output, TextDeltaOutput)
     )
     assert told == "warm-up in the air"

@@ -1,9 +1,8 @@
 """What text costs: memory linear in it, a flush independent of it, a discard independent of what is committed."""
 
 import pytest
-import redis.asyncio
 
-from tests.store.turns import commit, discard, driven
+from tests.store.turns import Redis, commit, discard, driven
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.tick import StagingTick
 
@@ -12,16 +11,14 @@ MAX_BYTES_PER_BYTE = 3
 FIXED_BYTES = 12_000
 
 
-async def stored_bytes(client: redis.asyncio.Redis) -> int:
+async def stored_bytes(client: Redis) -> int:
     total = 0
     async for key in client.scan_iter("*"):
         total += await client.memory_usage(key, samples=0)
     return total
 
 
-async def streaming(
-    client: redis.asyncio.Redis, pieces: int, *, watched: bool
-) -> tuple[ExecutionOutputAccumulator, StagingTick]:
+async def streaming(client: Redis, pieces: int, *, watched: bool) -> tuple[ExecutionOutputAccumulator, StagingTick]:
     accumulator = await driven(client, watch_s=60)
     accumulator.watched = watched
     tick = StagingTick(client)
@@ -36,9 +33,7 @@ async def streaming(
 @pytest.mark.requirement("store:cost:memory")
 @pytest.mark.parametrize("watched", [True, False], ids=["watched", "unwatched"])
 @pytest.mark.parametrize("pieces", [300, 2_600])
-async def test_text_takes_at_most_three_bytes_a_byte(
-    real_redis: redis.asyncio.Redis, pieces: int, watched: bool
-) -> None:
+async def test_text_takes_at_most_three_bytes_a_byte(real_redis: Redis, pieces: int, watched: bool) -> None:
     accumulator, _ = await streaming(real_redis, pieces, watched=watched)
     limit = FIXED_BYTES + MAX_BYTES_PER_BYTE * pieces * len(PIECE)
     assert await stored_bytes(real_redis) <= limit
@@ -47,7 +42,7 @@ async def test_text_takes_at_most_three_bytes_a_byte(
 
 
 @pytest.mark.requirement("store:cost:memory")
-async def test_a_discard_gives_back_the_open_text(real_redis: redis.asyncio.Redis) -> None:
+async def test_a_discard_gives_back_the_open_text(real_redis: Redis) -> None:
     accumulator, tick = await streaming(real_redis, 0, watched=True)
     before = await stored_bytes(real_redis)
     accumulator.stage_text("x" * 60_000)
@@ -59,7 +54,7 @@ async def test_a_discard_gives_back_the_open_text(real_redis: redis.asyncio.Redi
 class Meter:
     """Bytes that a server was sent and commands that it ran, scripts' commands included."""
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
+    def __init__(self, client: Redis) -> None:
         self._client = client
 
     async def read(self) -> tuple[int, int]:
@@ -69,7 +64,7 @@ class Meter:
 
 
 @pytest.mark.requirement("store:cost:flush")
-async def test_a_flush_costs_what_it_brings_however_much_text_there_is(real_redis: redis.asyncio.Redis) -> None:
+async def test_a_flush_costs_what_it_brings_however_much_text_there_is(real_redis: Redis) -> None:
     accumulator, tick = await streaming(real_redis, 1, watched=True)
     meter = Meter(real_redis)
 
@@ -90,7 +85,7 @@ async def test_a_flush_costs_what_it_brings_however_much_text_there_is(real_redi
 
 
 @pytest.mark.requirement("store:cost:discard")
-async def test_a_discard_costs_nothing_of_what_is_committed(real_redis: redis.asyncio.Redis) -> None:
+async def test_a_discard_costs_nothing_of_what_is_committed(real_redis: Redis) -> None:
     accumulator = await driven(real_redis)
     meter = Meter(real_redis)
 

@@ -1,6 +1,6 @@
 """What every test of the store needs: a turn that was submitted and claimed."""
 
-import redis.asyncio
+from typing import Any
 
 from worker import ids
 from worker.output.events import (
@@ -13,8 +13,14 @@ from worker.output.events import (
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import NewTurn, submit
 from worker.store.lease import Grant, claim
+from worker.store.log import read_log
+from worker.store.outputs import Snapshot, all_outputs, attach
+from worker.store.records import TurnRecord, read_turn
 from worker.turn.commands import NO_USAGE
 from worker.turn.facts import Committed
+
+Redis = Any
+"""A client of redis-py, whose types say less than a test knows."""
 
 SESSION = "chat/1"
 TTL_S = 8.0
@@ -35,17 +41,45 @@ def new_turn(message: str = "hello", *, session: str = SESSION, key: str | None 
     )
 
 
-async def granted(client: redis.asyncio.Redis, *, session: str = SESSION, watch_s: float = 0) -> Grant:
+async def granted(client: Redis, *, session: str = SESSION, watch_s: float = 0) -> Grant:
     """A fresh turn, claimed."""
     await submit(client, new_turn(session=session, watch_s=watch_s), 1)
-    grant = await claim(client, session, ids.new_nonce(), TTL_S, 1)
+    return await taken(client, session)
+
+
+async def taken(client: Redis, session: str = SESSION, nonce: str | None = None) -> Grant:
+    """The grant that a claimant gets, and must get."""
+    grant = await claim(client, session, nonce or ids.new_nonce(), TTL_S, 1)
     assert grant is not None
     return grant
 
 
-async def driven(
-    client: redis.asyncio.Redis, *, session: str = SESSION, watch_s: float = 0
-) -> ExecutionOutputAccumulator:
+async def refused(client: Redis, session: str = SESSION) -> bool:
+    """Whether a claimant gets nothing."""
+    return await claim(client, session, ids.new_nonce(), TTL_S, 1) is None
+
+
+async def snapshot_of(client: Redis, turn: str, watch_s: float = 0) -> Snapshot:
+    snapshot = await attach(client, turn, watch_s)
+    assert snapshot is not None
+    return snapshot
+
+
+async def record_of(client: Redis, turn: str) -> TurnRecord:
+    record = await read_turn(client, turn)
+    assert record is not None
+    return record
+
+
+async def outputs_of(client: Redis, turn: str) -> list[Any]:
+    return list(await all_outputs(client, turn))
+
+
+async def log_of(client: Redis) -> list[Any]:
+    return list(await read_log(client, 0, "0-0", 1000, 0))
+
+
+async def driven(client: Redis, *, session: str = SESSION, watch_s: float = 0) -> ExecutionOutputAccumulator:
     """The accumulator of a fresh turn."""
     return ExecutionOutputAccumulator(client, await granted(client, session=session, watch_s=watch_s), lambda: True)
 
@@ -55,9 +89,9 @@ def completed(call: int, attempt: int, text: str) -> Committed:
 
 
 def outputs_of_commit(fact: Committed) -> list[Output]:
-    where = {"call": fact.call, "attempt": fact.attempt}
-    outputs: list[Output] = [TextOutput(text=fact.text, **where)] if fact.text else []
-    return [*outputs, CallCompletedOutput(finish_reason=fact.finish_reason, **where)]
+    call, attempt = fact.call, fact.attempt
+    outputs: list[Output] = [TextOutput(call=call, attempt=attempt, text=fact.text)] if fact.text else []
+    return [*outputs, CallCompletedOutput(call=call, attempt=attempt, finish_reason=fact.finish_reason)]
 
 
 def outputs_of_discard(call: int, attempt: int) -> list[Output]:

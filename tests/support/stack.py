@@ -9,18 +9,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pytest
+import redis
 import redis.asyncio
 
 from channels import outbox
 from channels.console.run import FOLLOW_BLOCK_S
 from channels.console.up import PROCESSES
 from channels.delivery.model import Delivery
+from channels.embedded import EmbeddedServer
 from channels.rehearsal.script import load_script
 from channels.rehearsal.server import StandIn
 from channels.settings import Settings, load_settings
@@ -33,6 +35,7 @@ SECRET = "whsec_" + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlYw=="
 WITHIN_S = 30.0
 _END_S = 30.0
 _LOOK_EVERY_S = 0.05
+_Seen = TypeVar("_Seen")
 
 
 class Process:
@@ -180,16 +183,43 @@ class Stack:
         self, wanted: Callable[[Delivery], bool], count: int, within_s: float = WITHIN_S
     ) -> list[Delivery]:
         """The deliveries that are wanted, once there are `count` of them."""
-        found: list[Delivery] = []
-        try:
-            async with asyncio.timeout(within_s):
-                while len(found) < count:
-                    await asyncio.sleep(_LOOK_EVERY_S)
-                    listed = await outbox.listed(self.client, self.settings.partitions, 1000)
-                    found = [delivery for delivery in listed if wanted(delivery)]
-        except TimeoutError:
-            raise AssertionError(f"waited {within_s} s for {count} deliveries; found {found}") from None
-        return found
+
+        async def look() -> list[Delivery]:
+            listed = await outbox.listed(self.client, self.settings.partitions, 1000)
+            return [delivery for delivery in listed if wanted(delivery)]
+
+        return await eventually(look, lambda found: len(found) >= count, f"{count} deliveries", within_s)
+
+    async def logged(self, process: Process, event: str, within_s: float = WITHIN_S) -> dict[str, Any]:
+        """The first line of that event in the log of a process, as soon as it is there."""
+
+        async def look() -> list[dict[str, Any]]:
+            return [line for line in process.lines() if line["event"] == event]
+
+        return (await eventually(look, bool, f"{event} in the log of {process.name}", within_s))[0]
+
+
+async def eventually(
+    look: Callable[[], Awaitable[_Seen]], wanted: Callable[[_Seen], bool], awaited: str, within_s: float = WITHIN_S
+) -> _Seen:
+    """What `look` sees, as soon as it is wanted; fails after `within_s` seconds and names what was awaited."""
+    seen = await look()
+    try:
+        async with asyncio.timeout(within_s):
+            while not wanted(seen):
+                await asyncio.sleep(_LOOK_EVERY_S)
+                seen = await look()
+    except TimeoutError:
+        raise AssertionError(f"waited {within_s} s for {awaited}; saw {seen}") from None
+    return seen
+
+
+def database(server: EmbeddedServer, number: int) -> str:
+    """The URL of one of the server's databases, emptied: stacks in different ones know nothing of each other."""
+    url = f"{server.url.removesuffix('/0')}/{number}"
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    return url
 
 
 def stand_in(script: str, folder: Path) -> StandIn:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from support.playbook import Playbook
+from tests.support.playbook import Playbook
 
 from worker.codecs.events import Completed, Failed, TextDelta, ToolCall, Usage
 from worker.codecs.messages import ToolSpec

@@ -4,8 +4,8 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from support.playbook import Playbook
-from support.turns import completed, discarded, play, text, tool_call
+from tests.support.playbook import Playbook
+from tests.support.turns import completed, discarded, play, text, tool_call
 
 from worker.turn.commands import NO_USAGE, CloseCall, DiscardCall, Failure, HandOff, OpenCall, Seal, StageText
 from worker.turn.events import Begin, Died, Drain, NotAnswered, Tick, ToolFinished

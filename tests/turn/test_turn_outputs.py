@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.turns import discarded, tool_call
+from tests.support.turns import discarded, tool_call
 
 from worker.codecs.events import Usage
 from worker.output.events import (

@@ -4,8 +4,8 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from support.playbook import Playbook
-from support.turns import completed, discarded, failed, play, text, tool_call
+from tests.support.playbook import Playbook
+from tests.support.turns import completed, discarded, failed, play, text, tool_call
 
 from worker.codecs.events import Keepalive, Usage
 from worker.turn.commands import (

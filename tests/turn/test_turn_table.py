@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.turns import completed, failed, machine, text, tool_call
+from tests.support.turns import completed, failed, machine, text, tool_call
 
 from worker.codecs.events import Keepalive
 from worker.errors import LocalProtocolError

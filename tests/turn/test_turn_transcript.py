@@ -1,7 +1,7 @@
 """Committed facts as the messages of a request."""
 
 import pytest
-from support.turns import tool_call
+from tests.support.turns import tool_call
 
 from worker.codecs.messages import AssistantMessage, ToolMessage, UserMessage
 from worker.turn.facts import Committed, ToolEnded, ToolStarted
