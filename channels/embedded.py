@@ -89,9 +89,7 @@ class EmbeddedServer:
                 self.url, self.pid = running.url, running.pid
                 return self.url
             if time.monotonic() > limit:
-                message = (
-                    f"data_dir {self.folder} is locked by another Lastword, but its server does not answer; stop it first"
-                )
+                message = f"data_dir {self.folder} is locked by another Lastword whose server does not answer; stop it"
                 raise ConfigurationError(message)
             time.sleep(0.05)
         running = self._running()

@@ -9,8 +9,8 @@ from contextlib import aclosing
 import httpx
 import orjson
 import pytest
-from tests.support.peer import Act, Conversation, Peer, closed_port, within
 
+from tests.support.peer import Act, Conversation, Peer, closed_port, within
 from worker.codecs.events import Completed, Failed, Keepalive, TextDelta
 from worker.codecs.messages import Request, UserMessage
 from worker.codecs.openai_chat import ChatCodec

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
-from tests.support.peer import Conversation, Peer, closed_port, hang, within
 
+from tests.support.peer import Conversation, Peer, closed_port, hang, within
 from worker.http import open_client, read_start, retry_after_s
 
 BIG = 20_000_000

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_reqrep import ConnectionKey
-from tests.support.peer import Act, Conversation, Peer, closed_port, hang, within
 
+from tests.support.peer import Act, Conversation, Peer, closed_port, hang, within
 from worker.http import HTTP_FAULTS, HttpFault, classify, open_client
 
 SECRETS = "/secret-path?key=secret-query"

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import httpx
 import orjson
 import pytest
-from tests.support.peer import Conversation, Peer, hang
 
+from tests.support.peer import Conversation, Peer, hang
 from worker.codecs.events import ToolCall
 from worker.codecs.messages import AssistantMessage, Request, ToolMessage, UserMessage
 from worker.codecs.openai_chat import ChatCodec

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tests.support.output_streams import (
     Call,
     a_turn,
@@ -14,7 +15,6 @@ from tests.support.output_streams import (
     text_of_a_turn,
     whole,
 )
-
 from worker.output.buffer import CommitBuffer
 from worker.output.events import (
     ErrorOutput,

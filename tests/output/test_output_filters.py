@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.output_streams import Call, a_turn, outputs_of_a_turn, text_of_a_turn
 
+from tests.support.output_streams import Call, a_turn, outputs_of_a_turn, text_of_a_turn
 from worker.output.buffer import CommitBuffer
 from worker.output.events import (
     CallCompletedOutput,

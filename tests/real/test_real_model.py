@@ -39,7 +39,7 @@ secret = "{SECRET}"
 """
 
 
-def text_in(answer: bytes) -> str:
+def text_in(answer: bytes | bytearray) -> str:
     """The text of a streamed answer as it came over the wire, read without the code under test."""
     return "".join(
         choice["delta"].get("content") or ""

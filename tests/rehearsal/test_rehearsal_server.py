@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.asking import Asking, ask
 
 from channels.rehearsal.script import load_script
 from channels.rehearsal.server import StandIn, serve
+from tests.support.asking import Asking, ask
 from worker.errors import ConfigurationError
 
 THREE = "\n".join(f'[[calls]]\nsteps = [ {{ text = "{word}" }} ]' for word in ("one", "two", "three"))

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.asking import Asking, RawAnswer, ask
 
 from channels.rehearsal.script import load_script
 from channels.rehearsal.server import StandIn
 from channels.rehearsal.transcript import Exchange
+from tests.support.asking import Asking, RawAnswer, ask
 
 DONE = b"data: [DONE]\n\n"
 
