@@ -138,7 +138,7 @@ async def test_a_wake_up_while_another_is_claiming_is_not_lost(fake_redis: redis
             await bounded(one.drain(), "a drain that finds another claiming to return at once")
         return batch
 
-    one._outboxes[0].claim = claim_while_more_comes
+    one._outboxes[0].claim = claim_while_more_comes  # type: ignore[method-assign]
     await one.drain()
     assert await states(fake_redis, made) == ["delivered", "delivered"]
 
@@ -204,9 +204,13 @@ async def test_an_outcome_is_stored_although_redis_was_away_when_it_came() -> No
     client = fakeredis.FakeAsyncRedis(server=server)
     back = asyncio.Event()
 
+    def come_back() -> None:
+        server.connected = True
+        back.set()
+
     async def answered_while_redis_is_away() -> Outcome:
         server.connected = False
-        asyncio.get_running_loop().call_later(0.2, lambda: (setattr(server, "connected", True), back.set()))
+        asyncio.get_running_loop().call_later(0.2, come_back)
         return Delivered(200)
 
     [made] = await due(client, "crm")
@@ -272,7 +276,7 @@ async def test_a_claim_that_fails_ends_its_drain_and_cuts_off_nothing(fake_redis
         return await claims(token, limit)
 
     claims_made: list[str] = []
-    one._outboxes[0].claim = claim_once
+    one._outboxes[0].claim = claim_once  # type: ignore[method-assign]
     async with asyncio.TaskGroup() as group:
         group.create_task(one.drain())
         await bounded(failed.wait(), "the second claim to fail")

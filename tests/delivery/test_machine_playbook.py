@@ -1,5 +1,6 @@
 """What a delivery does next, told as playbooks: what happened, and what must follow."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -167,7 +168,7 @@ STATES: tuple[State, ...] = ("queued", "in_flight", "waiting", "delivered", "dea
 @pytest.mark.parametrize("state", STATES)
 def test_a_step_that_the_state_does_not_allow_raises_and_names_both(state: State) -> None:
     delivery = replace(made(), state=state)
-    steps = {
+    steps: dict[str, tuple[set[str], Callable[[], Delivery]]] = {
         "claimed": ({"queued", "waiting"}, lambda: machine.claim(delivery, "claim", 1_000, LEASE_MS)),
         "settled": ({"in_flight"}, lambda: machine.settle(delivery, REFUSED, 1_000, 0.5, BACKOFF)),
         "released": ({"in_flight"}, lambda: machine.release(delivery, 1_000)),

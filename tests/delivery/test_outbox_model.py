@@ -4,7 +4,7 @@ Nothing is forgotten, no attempt is uncounted, and one claim settles a delivery 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -175,13 +175,14 @@ class OutboxLife(RuleBasedStateMachine):
     def every_delivery_that_has_not_ended_is_in_the_due_set(self) -> None:
         if not hasattr(self, "client"):
             return
+        client: Any = self.client
         stored = self.stored()
         assert stored == self.expected
-        due = dict(self.run(self.client.zrange(TAG + "dlv-due", 0, -1, withscores=True)))
+        due = dict(self.run(client.zrange(TAG + "dlv-due", 0, -1, withscores=True)))
         assert {id_.decode(): int(score) for id_, score in due.items()} == {
             id_: one.due_ms for id_, one in stored.items() if one.state in {"queued", "waiting", "in_flight"}
         }
-        dead = self.run(self.client.zrange(TAG + "dlv-dead", 0, -1))
+        dead = self.run(client.zrange(TAG + "dlv-dead", 0, -1))
         assert {id_.decode() for id_ in dead} == {id_ for id_, one in stored.items() if one.state == "dead"}
         assert {one.id for one in self.run(outbox.listed(self.client, 1, 1000))} == set(stored)
 
@@ -225,8 +226,9 @@ class OutboxLife(RuleBasedStateMachine):
 
     def stored(self) -> dict[str, Delivery]:
         async def read() -> dict[str, Delivery]:
-            found = [await self.client.hget(f"{TAG}dlv:{id_}", "record") for id_ in self.expected]
-            return {one.id: one for one in map(model.decode, found)}
+            client: Any = self.client
+            found = [model.decode(await client.hget(f"{TAG}dlv:{id_}", "record")) for id_ in self.expected]
+            return {one.id: one for one in found if one is not None}
 
         return self.run(read())
 
@@ -237,7 +239,7 @@ def one_as_stored(one: Held, stored: dict[str, Delivery]) -> Delivery:
 
 
 @pytest.fixture(params=["fake", "real"])
-def server_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
+def server_url(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue("real_url") if request.param == "real" else None
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis.asyncio
@@ -77,7 +78,7 @@ async def test_a_claim_that_is_overtaken_after_it_looked_gets_nothing(any_redis:
         taken.extend(await fast.claim("fast", 20))
         return found
 
-    slow._ripe = look_and_be_overtaken
+    slow._ripe = look_and_be_overtaken  # type: ignore[method-assign]
     assert await slow.claim("slow", 20) == []
     assert sorted(await outbox.listed(any_redis, 1, 10), key=lambda one: one.id) == sorted(
         taken, key=lambda one: one.id
@@ -239,7 +240,7 @@ async def test_an_event_that_is_read_again_makes_no_second_delivery(any_redis: r
     assert await outbox.show(any_redis, dead.id) == dead
 
 
-async def test_the_stored_form_names_its_version(any_redis: redis.asyncio.Redis) -> None:
+async def test_the_stored_form_names_its_version(any_redis: Any) -> None:
     [delivery] = await inserted(any_redis, "evt_1")
     stored = await any_redis.hget(f"lw:{{p00}}:dlv:{delivery.id}", "record")
     assert stored.startswith(b'{"v":1,')

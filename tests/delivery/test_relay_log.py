@@ -15,7 +15,7 @@ from channels.delivery.model import Delivery
 from channels.outbox import Outbox
 from channels.relay import Relay
 from tests.delivery.passing_time import let_pass
-from tests.store.lossy import Lossy
+from tests.store.lossy import Fault, Lossy
 from worker import ids
 from worker.output.events import Outcome, TurnCompletedOutput
 from worker.store import keys
@@ -95,7 +95,7 @@ async def sealed(
     return turn
 
 
-async def made(client: redis.asyncio.Redis) -> list[Delivery]:
+async def made(client: Any) -> list[Delivery]:
     """Every delivery, in the order of the log."""
     names = await client.zrange("lw:{p00}:dlv-index", 0, -1)
     return [await outbox.show(client, name.decode()) for name in names]
@@ -105,8 +105,9 @@ async def told(client: redis.asyncio.Redis) -> list[tuple[str, str]]:
     return [(delivery.turn, delivery.destination) for delivery in await made(client)]
 
 
-async def cursor(client: redis.asyncio.Redis) -> bytes | None:
-    return await client.hget("lw:{p00}:relay", "cursor")
+async def cursor(client: Any) -> bytes | None:
+    place: bytes | None = await client.hget("lw:{p00}:relay", "cursor")
+    return place
 
 
 @pytest.mark.requirement("delivery:relay:one-per-destination")
@@ -133,7 +134,7 @@ async def test_every_outcome_but_merged_is_delivered_under_its_name(
     assert await cursor(fake_redis) is not None
 
 
-async def test_entries_that_are_not_ends_of_turns_only_move_the_cursor(fake_redis: redis.asyncio.Redis) -> None:
+async def test_entries_that_are_not_ends_of_turns_only_move_the_cursor(fake_redis: Any) -> None:
     entry = {"v": 1, "kind": "commit", "event": "evt_1", "turn": "turn_00" + "b" * 20, "call": 1}
     place = await fake_redis.xadd(keys.log(0), entry)
     house = House(fake_redis)
@@ -154,7 +155,8 @@ async def test_a_relay_that_crashes_anywhere_leaves_each_delivery_made_once_and_
     await relay.step()
     turns += [await sealed(any_redis, "crm", "audit", session=f"room/{number}") for number in range(3, 6)]
     if point in {"request lost", "reply lost"}:
-        line.faults.extend(["none", point])  # of the scripts take and insert
+        fault: Fault = "request lost" if point == "request lost" else "reply lost"
+        line.faults.extend(["none", fault])  # of the scripts take and insert
         with pytest.raises(redis.ConnectionError):
             await relay.step()
     else:
@@ -222,7 +224,7 @@ UNREADABLE = [
 @pytest.mark.requirement("delivery:relay:unreadable-entry")
 @pytest.mark.parametrize("entry", UNREADABLE)
 async def test_an_entry_that_cannot_be_read_is_a_dead_letter_with_its_reason_and_the_next_goes_on(
-    any_redis: redis.asyncio.Redis, entry: dict[Any, Any]
+    any_redis: Any, entry: dict[Any, Any]
 ) -> None:
     before = await sealed(any_redis, "crm")
     place = (await any_redis.xadd(keys.log(0), entry)).decode()
@@ -278,7 +280,7 @@ async def test_a_dead_log_entry_is_replayed_into_the_log_and_delivered_from_ther
 
 
 @pytest.mark.requirement("delivery:relay:trim")
-async def test_the_log_is_trimmed_up_to_the_cursor_and_never_beyond(any_redis: redis.asyncio.Redis) -> None:
+async def test_the_log_is_trimmed_up_to_the_cursor_and_never_beyond(any_redis: Any) -> None:
     relay = House(any_redis).relay()
     for number in range(300):
         fields = {"v": 1, "kind": "commit", "event": f"evt_{number}", "turn": "turn_00" + "b" * 20, "call": 1}

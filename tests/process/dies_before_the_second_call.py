@@ -3,8 +3,7 @@
 import os
 import signal
 
-from counts_tools import app
-
+from tests.process.counts_tools import app
 from worker.store.accumulator import ExecutionOutputAccumulator
 
 __all__ = ["app"]

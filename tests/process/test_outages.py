@@ -93,6 +93,7 @@ async def test_a_process_told_to_stop_hands_its_turn_over_and_ends(tmp_path: Pat
 
 
 @pytest.mark.requirement("survive:drain:fail")
+@pytest.mark.requirement("tuning:turns:on-drain")
 async def test_a_process_that_does_not_hand_over_lets_a_healthy_stream_end(tmp_path: Path, real_url: str) -> None:
     """Only a call that times out while the process shuts down fails its turn."""
     async with stand_in(SLOW, tmp_path) as provider, Receiver() as receiver, Stack(tmp_path, real_url) as stack:

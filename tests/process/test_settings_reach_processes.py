@@ -197,10 +197,12 @@ async def test_streaming_text_reaches_a_reader_tick_by_tick(running: Running) ->
 async def test_a_process_runs_no_more_turns_at_a_time_than_it_may(running: Running) -> None:
     transcript = running.provider.transcript
     first = await running.stack.submit("<slow> first")
-    await transcript.wait_for_request(len(transcript.exchanges) + 1)
+    number = len(transcript.exchanges) + 1
+    await transcript.wait_for_request(number, 30)
     second = await running.stack.submit("<any> second")
     for turn in (first, second):
         await running.stack.ended(turn)
+    await transcript.wait_for_end(number + 1)
     lines = (running.stack.folder / "transcript.jsonl").read_text(encoding="utf-8").splitlines()[-4:]
     assert [(json.loads(line)["event"], prompt_of(json.loads(line)["request"])) for line in lines] == [
         ("started", "<slow> first"),

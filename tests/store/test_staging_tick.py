@@ -123,17 +123,38 @@ async def test_a_flush_takes_at_most_64_kb_of_a_turn_and_cuts_no_character(any_r
 
 
 @pytest.mark.requirement("store:stage:verb-goes-first")
-async def test_a_turn_whose_verb_is_under_way_is_passed_over(any_redis: Redis) -> None:
+@pytest.mark.parametrize("unanswered", [False, True], ids=["with deltas", "with an unanswered flush"])
+async def test_a_turn_whose_verb_is_under_way_is_passed_over(any_redis: Redis, unanswered: bool) -> None:
     tick = StagingTick(any_redis)
     accumulator = await streaming(any_redis, tick)
-    accumulator.stage_text("never seen")
-    committing = asyncio.ensure_future(commit(accumulator, 1, 1, "never seen before it was whole"))
-    await asyncio.sleep(0)
     lossy = Lossy(any_redis)
+    accumulator.stage_text("one ")
+    if unanswered:
+        lossy.faults.append("request lost")
+        await tick.flush()
+    sent = lossy.pipelines
+    discarding = asyncio.ensure_future(discard(accumulator, 1, 1))
+    await asyncio.sleep(0)
     await tick.flush()
-    assert lossy.pipelines == 0
-    await committing
-    assert [type(output) for output in await outputs_of(any_redis, accumulator.turn)].count(TextDeltaOutput) == 0
+    assert lossy.pipelines == sent
+    await discarding
+    told = [
+        output.text for output in await outputs_of(any_redis, accumulator.turn) if isinstance(output, TextDeltaOutput)
+    ]
+    assert told == (["one "] if unanswered else [])
+
+
+@pytest.mark.requirement("store:stage:offset")
+async def test_a_piece_that_does_not_continue_the_open_text_changes_nothing(any_redis: Redis) -> None:
+    tick = StagingTick(any_redis)
+    accumulator = await streaming(any_redis, tick)
+    accumulator.stage_text("one ")
+    await tick.flush()
+    accumulator._sent_bytes = 3
+    accumulator.stage_text("two")
+    before = await dump(any_redis)
+    await tick.flush()
+    assert await dump(any_redis) == before
 
 
 class HeldLine:

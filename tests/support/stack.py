@@ -35,6 +35,7 @@ SECRET = "whsec_" + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlYw=="
 WITHIN_S = 30.0
 _END_S = 30.0
 _LOOK_EVERY_S = 0.05
+_ROOT = Path(__file__).resolve().parents[2]
 _Seen = TypeVar("_Seen")
 
 
@@ -129,7 +130,7 @@ class Stack:
             **kept,
             "LASTWORD_CONFIG": str(self.folder / "lastword.toml"),
             "LASTWORD_REDIS_URL": self.url,
-            "PYTHONPATH": str(Path(__file__).parents[1] / "process"),
+            "PYTHONPATH": os.pathsep.join([str(_ROOT), str(_ROOT / "tests" / "process")]),
         }
 
     def start(self, name: str, app: str | None = None, environment: Mapping[str, str] | None = None) -> Process:

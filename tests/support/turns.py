@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.playbook import Playbook
-
 from worker.codecs.events import Completed, Failed, TextDelta, ToolCall, Usage
 from worker.codecs.messages import ToolSpec
 from worker.turn.commands import NO_USAGE, UsageTotals

@@ -19,7 +19,7 @@ from tests.store.turns import commit, discard
 from tests.support.receiver import Answer, Receiver, refusing_url
 from worker import ids
 from worker.errors import ConfigurationError
-from worker.output.events import ErrorOutput, TurnCompletedOutput
+from worker.output.events import ErrorOutput, Outcome, TurnCompletedOutput
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import NewTurn, submit
 from worker.store.lease import claim
@@ -46,7 +46,10 @@ async def delivering(settings: Settings) -> AsyncIterator[DeliveryProcess]:
         deliveries.add(task)
         task.add_done_callback(deliveries.discard)
 
-    process = DeliveryProcess(settings, lambda: loop.call_soon_threadsafe(deliver))
+    def wake() -> None:
+        loop.call_soon_threadsafe(deliver)
+
+    process = DeliveryProcess(settings, wake)
     await process.start()
     process.begin()
     try:
@@ -58,11 +61,14 @@ async def delivering(settings: Settings) -> AsyncIterator[DeliveryProcess]:
 
 
 def settings_of(real_url: str, folder: Path, receiver_url: str, **delivery: Any) -> Settings:
-    return Settings(
-        redis_url=real_url,
-        data_dir=folder,
-        subscribers={"crm": {"url": receiver_url, "secret": SECRET, "headers": {"X-Team": "a"}}},
-        delivery={"timeout_s": 5, **delivery},
+    subscriber = {"url": receiver_url, "secret": SECRET, "headers": {"X-Team": "a"}}
+    return Settings.model_validate(
+        {
+            "redis_url": real_url,
+            "data_dir": folder,
+            "subscribers": {"crm": subscriber},
+            "delivery": {"timeout_s": 5, **delivery},
+        }
     )
 
 
@@ -79,7 +85,7 @@ async def answered(client: redis.asyncio.Redis, *destinations: str, failure: Fai
     await discard(accumulator, 1, 1)
     await accumulator.open_call(1, 2, 1, is_new_call=False)
     await commit(accumulator, 1, 2, "Paid on Friday. ✓\n")
-    outcome = "completed" if failure is None else "failed"
+    outcome: Outcome = "completed" if failure is None else "failed"
     error = [] if failure is None else [ErrorOutput(message=failure.message, category=failure.category)]
     outputs = [*error, TurnCompletedOutput(outcome=outcome)]
     await accumulator.seal(outcome, None, failure, "c" * 32, TOTALS, outputs)
