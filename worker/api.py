@@ -73,7 +73,12 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
 def _check(  # noqa: PLR0913 - see submit
     settings: WorkerSettings, *, prompt: str, agent: str, session: str, labels: Mapping[str, str], key: str | None
 ) -> None:
-    size = len(prompt.encode("utf-8", "surrogatepass"))
+    try:
+        size = len(prompt.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(
+            f"prompt: character {error.start} is half of a surrogate pair: send valid text"
+        ) from None
     if not prompt.strip():
         raise ConfigurationError("prompt is empty: give the message that the agent should answer")
     if size > MAX_PROMPT_BYTES:

@@ -85,11 +85,12 @@ class TurnProcess:
 
     async def run_session(self, session: str) -> None:
         """Drive the turns of a session, one after the other, as long as they are ours to drive."""
+        nonce = ids.new_nonce()
         while not self._draining:
             claimed_at = monotonic()
             patience_ends = claimed_at + self._settings.lease.ttl_s
             try:
-                grant = await self._claim(session, patience_ends)
+                grant = await self._claim(session, nonce, patience_ends)
                 if grant is None:
                     return
                 history = await self._history(grant, patience_ends)
@@ -98,14 +99,15 @@ class TurnProcess:
                 return
             try:
                 await self._drive(grant, history, claimed_at)
-            except Rewound:
+                nonce = ids.new_nonce()
+            except Rewound:  # the store still knows us by this nonce, and what it knows is what stands
                 warn("turn_rewound", turn=grant.turn, session=session)
             except (Fenced, TurnSealed):
                 warn("turn_lost", turn=grant.turn, session=session)
                 return
 
-    async def _claim(self, session: str, patience_ends: float) -> Grant | None:
-        nonce, settings = ids.new_nonce(), self._settings
+    async def _claim(self, session: str, nonce: str, patience_ends: float) -> Grant | None:
+        settings = self._settings
         return await until_answered(
             lambda: lease.claim(self._redis, session, nonce, settings.lease.ttl_s, settings.partitions),
             lambda: monotonic() < patience_ends,
@@ -166,7 +168,7 @@ class TurnProcess:
             grant,
             machine,
             accumulator,
-            self._attempt(agent.provider, provider),
+            self._attempt(agent, provider),
             toolbox,
             lambda: self._heartbeat.is_valid(grant.turn, grant.nonce),
         )
@@ -184,7 +186,8 @@ class TurnProcess:
         await accumulator.seal("failed", None, failure, correlation, totals, outputs.of_seal(seal, correlation))
         warn("turn_not_configured", turn=grant.turn, session=grant.session, correlation_id=correlation)
 
-    def _attempt(self, name: str, provider: ProviderSettings) -> Attempt:
+    def _attempt(self, agent: AgentSettings, provider: ProviderSettings) -> Attempt:
+        name = agent.provider
         client = self._http.get(name)
         if client is None:
             client = self._http[name] = open_client(connect_timeout_s=provider.connect_timeout_s)
@@ -192,7 +195,9 @@ class TurnProcess:
             name=name,
             base_url=provider.base_url,
             api_key=provider.api_key.get_secret_value() if provider.api_key else None,
-            headers={header: value.get_secret_value() for header, value in provider.headers.items()},
+            headers={
+                header: value.get_secret_value() for header, value in {**provider.headers, **agent.headers}.items()
+            },
             connect_timeout_s=provider.connect_timeout_s,
             finish_grace_s=provider.finish_grace_s,
         )

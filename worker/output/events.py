@@ -16,9 +16,7 @@ SCHEMA_VERSION = 1
 Outcome = Literal["completed", "incomplete", "failed", "cancelled", "skipped", "merged", "dead"]
 """How a turn ended. `incomplete` has a reason (`length`, `content_filter`, `refusal`). `dead`: it crashed too often."""
 
-ErrorCategory = Literal[
-    "timeout", "provider_failure", "stream_failure", "tool_failure", "input", "internal", "unknown"
-]
+ErrorCategory = Literal["timeout", "provider_failure", "stream_failure", "tool_failure", "input", "internal", "unknown"]
 
 
 class Output(BaseModel):

@@ -15,6 +15,7 @@ from typing import Any
 
 import redis.asyncio
 
+from worker.observability import warn
 from worker.output.events import (
     Outcome,
     Output,
@@ -103,7 +104,7 @@ async def watch(redis: redis.asyncio.Redis, turn: str, watch_s: float) -> bool:
 async def outputs_after(redis: redis.asyncio.Redis, turn: str, last_id: str, block_ms: int) -> list[tuple[str, Output]]:
     """The next outputs after `last_id` ("0-0": from the first), with their ids; waits for them up to `block_ms`.
 
-    An output that this version does not know is passed over. Empty: none came in time.
+    An output that this version does not know is passed over and counted in a log line. Empty: none came in time.
     """
     while True:
         streams: Any = await redis.xread({keys.out(turn): last_id}, count=_READ_COUNT, block=block_ms or None)
@@ -130,6 +131,8 @@ async def _read(redis: redis.asyncio.Redis, turn: str, entries: Sequence[Entry])
         read = decode(json.dumps(output)) if isinstance(output, dict) else output
         if read is not None:
             known.append((entry, read))
+    if len(known) < len(stored):
+        warn("outputs_unknown", turn=turn, count=len(stored) - len(known))
     return known
 
 
