@@ -195,8 +195,9 @@ class TurnProcess:
             name=name,
             base_url=provider.base_url,
             api_key=provider.api_key.get_secret_value() if provider.api_key else None,
-            headers={
-                header: value.get_secret_value() for header, value in {**provider.headers, **agent.headers}.items()
+            headers={  # however the two are spelled, the agent's stands in place of the provider's
+                header.lower(): value.get_secret_value()
+                for header, value in (*provider.headers.items(), *agent.headers.items())
             },
             connect_timeout_s=provider.connect_timeout_s,
             finish_grace_s=provider.finish_grace_s,
