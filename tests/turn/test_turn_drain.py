@@ -4,9 +4,9 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+
 from tests.support.playbook import Playbook
 from tests.support.turns import completed, discarded, play, text, tool_call
-
 from worker.turn.commands import NO_USAGE, CloseCall, DiscardCall, Failure, HandOff, OpenCall, Seal, StageText
 from worker.turn.events import Begin, Died, Drain, NotAnswered, Tick, ToolFinished
 from worker.turn.states import State

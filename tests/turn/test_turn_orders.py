@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tests.support.stored_turn import StoredTurn
 from tests.support.turns import BROKEN_CALL, completed, failed, machine, text, tool_call
-
 from worker.codecs.events import Keepalive, ReasoningDelta, Usage
 from worker.errors import LocalProtocolError
 from worker.turn.commands import (

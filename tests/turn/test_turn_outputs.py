@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.support.turns import discarded, tool_call
 
+from tests.support.turns import discarded, tool_call
 from worker.codecs.events import Usage
 from worker.output.events import (
     CallCompletedOutput,

@@ -4,8 +4,8 @@ from dataclasses import replace
 from unittest.mock import ANY
 
 import pytest
-from tests.support.turns import BROKEN_CALL, CLOCK, DEADLINE, MAIL, completed, failed, play, text, tool_call
 
+from tests.support.turns import BROKEN_CALL, CLOCK, DEADLINE, MAIL, completed, failed, play, text, tool_call
 from worker.codecs.events import Keepalive, ReasoningDelta, RefusalDelta, ToolCallDelta, Usage
 from worker.codecs.messages import AssistantMessage, Request, ToolMessage, UserMessage
 from worker.turn.commands import (

@@ -4,9 +4,9 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+
 from tests.support.playbook import Playbook
 from tests.support.turns import completed, discarded, failed, play, text, tool_call
-
 from worker.codecs.events import Keepalive, Usage
 from worker.turn.commands import (
     NO_USAGE,

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.turns import completed, failed, machine, text, tool_call
 
+from tests.support.turns import completed, failed, machine, text, tool_call
 from worker.codecs.events import Keepalive
 from worker.errors import LocalProtocolError
 from worker.turn.events import Begin, Died, Drain, Event, Heard, NotAnswered, Tick, ToolFinished

@@ -4,10 +4,10 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+
 from tests.support.playbook import Playbook
 from tests.support.stored_turn import StoredTurn
 from tests.support.turns import BROKEN_CALL, completed, discarded, machine, play, text, tool_call
-
 from worker.codecs.events import Usage
 from worker.codecs.messages import AssistantMessage, ToolMessage, UserMessage
 from worker.output.buffer import CommitBuffer

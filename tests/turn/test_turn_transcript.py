@@ -1,8 +1,8 @@
 """Committed facts as the messages of a request."""
 
 import pytest
-from tests.support.turns import tool_call
 
+from tests.support.turns import tool_call
 from worker.codecs.messages import AssistantMessage, ToolMessage, UserMessage
 from worker.turn.facts import Committed, ToolEnded, ToolStarted
 from worker.turn.transcript import NEVER_RUN, Transcript, turn_messages
