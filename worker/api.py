@@ -5,15 +5,17 @@ What belongs here: checking what was asked, and the durable inbox first. What mu
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 
 import redis.asyncio
 
 from worker import ids
-from worker.errors import ConfigurationError
+from worker.errors import ConfigurationError, StoreUnavailable
 from worker.observability import warn
 from worker.settings import WorkerSettings
 from worker.store import inbox
 from worker.store.inbox import Submitted
+from worker.store.repeat import UNANSWERED, until_answered
 
 MAX_PROMPT_BYTES = 1_000_000
 MAX_LABELS = 32
@@ -45,7 +47,7 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     session = ids.new_session() if session is None else session
     labels = dict(labels or {})
     _check(settings, prompt=prompt, agent=agent, session=session, labels=labels, key=idempotency_key)
-    await inbox.ensure_meta(client, settings.partitions)
+    await _ensure_meta(client, settings.partitions)
     partition = ids.partition_of_session(session, settings.partitions)
     submitted = await inbox.submit(
         client,
@@ -70,15 +72,21 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     return submitted
 
 
+async def _ensure_meta(client: redis.asyncio.Redis, partitions: int) -> None:
+    limit = monotonic() + inbox.PATIENCE_S
+    try:
+        await until_answered(lambda: inbox.ensure_meta(client, partitions), lambda: monotonic() < limit)
+    except UNANSWERED as error:
+        raise StoreUnavailable(
+            f"Redis did not answer within {inbox.PATIENCE_S:.0f} s; nothing was stored: submit it again"
+        ) from error
+
+
 def _check(  # noqa: PLR0913 - see submit
     settings: WorkerSettings, *, prompt: str, agent: str, session: str, labels: Mapping[str, str], key: str | None
 ) -> None:
-    try:
-        size = len(prompt.encode())
-    except UnicodeEncodeError as error:
-        raise ConfigurationError(
-            f"prompt: character {error.start} is half of a surrogate pair: send valid text"
-        ) from None
+    _check_text("prompt", prompt)
+    size = len(prompt.encode())
     if not prompt.strip():
         raise ConfigurationError("prompt is empty: give the message that the agent should answer")
     if size > MAX_PROMPT_BYTES:
@@ -92,9 +100,19 @@ def _check(  # noqa: PLR0913 - see submit
     for name, value in labels.items():
         if not _LABEL.fullmatch(name):
             raise ConfigurationError(f"label name {name[:80]!r}: use 1 to 64 of the characters A-Z a-z 0-9 _ . : / -")
+        _check_text(f"label {name!r}", value)
         if len(value) > MAX_LABEL_CHARACTERS:
             raise ConfigurationError(
                 f"label {name}: its value has {len(value)} characters, at most {MAX_LABEL_CHARACTERS} are taken"
             )
+    _check_text("idempotency_key", key or "")
     if key is not None and not 1 <= len(key) <= MAX_KEY_CHARACTERS:
         raise ConfigurationError(f"idempotency_key has {len(key)} characters: use 1 to {MAX_KEY_CHARACTERS}")
+
+
+def _check_text(field: str, text: str) -> None:
+    """Text that came as bytes of another encoding holds halves of surrogate pairs, which no receiver can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"{field}: character {error.start} is no valid text: send UTF-8") from None

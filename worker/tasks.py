@@ -13,7 +13,6 @@ from celery import signals
 
 from worker.app import RUN_TURN, make_app, wake_session
 from worker.engine.loop import LoopThread
-from worker.errors import LastwordError
 from worker.observability import configure_logging, configure_sentry, fault, info
 from worker.settings import load_settings
 from worker.wiring import TurnProcess
@@ -42,8 +41,8 @@ def _start(**_: Any) -> None:
     _loop.start()
     try:
         _loop.run(_process.start())
-    except LastwordError as error:  # Celery passes over what a signal's receiver raises, but not over this
-        raise SystemExit(f"lastword: {error}") from error
+    except Exception as error:  # Celery passes over whatever a signal's receiver raises, but not over an exit
+        raise SystemExit(f"the turns process cannot start: {error}") from error
     info("turns_process_started", concurrency=settings.processes.turns_concurrency)
 
 

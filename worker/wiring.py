@@ -36,6 +36,8 @@ from worker.turn.watchdog import WatchdogLimits
 if TYPE_CHECKING:
     import httpx
 
+_START_PATIENCE_S = 30.0
+
 
 class TurnProcess:
     """Everything of one process that runs turns. Made, started and stopped on one event loop.
@@ -46,31 +48,36 @@ class TurnProcess:
 
     def __init__(self, settings: WorkerSettings, wake: Callable[[str], None] | None = None) -> None:
         self._settings = settings
-        self._wake = wake
         self._draining = False
         self._drivers: set[TurnDriver] = set()
         self._redis = connect.open_redis(settings.redis())
         self._http: dict[str, httpx.AsyncClient] = {}
-        self._heartbeat: Heartbeat
-        self._tick: StagingTick
-        self._ticking: asyncio.Task[None]
+        lives = settings.lease
+        self._heartbeat = Heartbeat(
+            connect.open_redis_sync(settings.redis()),
+            HeartbeatLimits(lives.ttl_s, lives.renew_s, lives.sweep_s),
+            settings.partitions,
+            wake,
+        )
+        self._tick = StagingTick(self._redis, settings.staging.tick_s)
+        self._ticking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Connect, and start the heartbeat and the tick. Raises `ConfigurationError` for a store of other settings."""
+        """Connect, waiting up to 30 s for Redis, and start the heartbeat and the tick.
+
+        Raises `ConfigurationError` for a store of other settings.
+        """
         settings = self._settings
-        await ensure_meta(self._redis, settings.partitions)
-        limits = HeartbeatLimits(settings.lease.ttl_s, settings.lease.renew_s, settings.lease.sweep_s)
+        patience_ends = monotonic() + _START_PATIENCE_S
+        await until_answered(lambda: ensure_meta(self._redis, settings.partitions), lambda: monotonic() < patience_ends)
         loop = asyncio.get_running_loop()
-        self._heartbeat = Heartbeat(
-            connect.open_redis_sync(settings.redis()), limits, settings.partitions, loop, self._wake
-        )
-        self._heartbeat.start()
-        self._tick = StagingTick(self._redis, settings.staging.tick_s)
+        self._heartbeat.start(loop)
         self._ticking = loop.create_task(self._tick.run())
 
     async def stop(self) -> None:
-        """Close what `start` opened. Turns that still run lose their lease and go on elsewhere."""
-        self._ticking.cancel()
+        """Close what `start` opened, also when it failed. Turns that still run lose their lease and go on elsewhere."""
+        if self._ticking is not None:
+            self._ticking.cancel()
         await asyncio.to_thread(self._heartbeat.stop)
         for client in self._http.values():
             await client.aclose()

@@ -251,6 +251,19 @@ async def test_an_error_inside_the_stream_ends_it(client: httpx.AsyncClient) -> 
     assert answered(events) == "part"
 
 
+@pytest.mark.requirement("http:stream:no-secret-in-an-error")
+@pytest.mark.parametrize("repeated", ["sk-the-key", "team-secret", REQUEST.messages[0].text])
+async def test_an_error_inside_the_stream_repeats_neither_our_key_nor_the_conversation(
+    client: httpx.AsyncClient, repeated: str
+) -> None:
+    error = b'data: {"error": {"message": "no use for ' + repeated.encode() + b'", "code": 401}}\n\n'
+    events = await events_of(client, streaming(error), headers={"x-team": "team-secret"})
+    assert isinstance(events[-1], Heard)
+    assert isinstance(events[-1].event, Failed)
+    assert events[-1].event.message
+    assert repeated not in events[-1].event.message
+
+
 async def test_comments_are_heard_as_keepalives(client: httpx.AsyncClient) -> None:
     events = await events_of(client, streaming(b": here\n\n", finish(), DONE))
     assert events[0] == Heard(3, 2, Keepalive())

@@ -106,3 +106,25 @@ async def test_a_process_that_does_not_hand_over_lets_a_healthy_stream_end(tmp_p
         data = body_of(await receiver.nth(1))
         assert first.exit_code() == 0
     assert data["outcome"] == "completed"
+
+
+@pytest.mark.requirement("survive:redis:late")
+async def test_processes_that_start_before_redis_work_as_soon_as_it_is_there(tmp_path: Path, real_url: str) -> None:
+    port = urlsplit(real_url).port
+    assert port is not None
+    script = '[[calls]]\nsteps = [ { text = "An answer." } ]'
+    async with (
+        stand_in(script, tmp_path) as provider,
+        Receiver() as receiver,
+        Forwarder(port) as network,
+        Stack(tmp_path, real_url) as stack,
+    ):
+        stack.configure(settings(provider.base_url, receiver.url))
+        through = {"LASTWORD_REDIS_URL": real_url.replace(str(port), str(network.port))}
+        async with network.away():
+            early = [stack.start("delivery", environment=through), stack.start("turns", environment=through)]
+            await asyncio.sleep(4)
+        await stack.submit("Say something.", destinations=("receiver",))
+        data = body_of(await receiver.nth(1, within_s=40))
+        assert [process.returncode for process in early] == [None, None]
+    assert data["text"] == "An answer."

@@ -24,6 +24,7 @@ from worker.turn.commands import (
 )
 from worker.turn.events import Begin, Heard, Tick, ToolFinished
 from worker.turn.states import State
+from worker.turn.usage import Tally
 
 FIRST_REQUEST = Request(model="small", messages=(UserMessage("What is due?"),), tools=(CLOCK, MAIL))
 
@@ -280,17 +281,24 @@ def test_a_content_filter_error_leaves_the_answer_incomplete_without_the_filtere
 
 
 @pytest.mark.requirement("turn:usage:completed-calls-only")
-def test_totals_add_up_the_calls_that_completed_and_leave_unknown_what_nobody_said() -> None:
+def test_totals_add_up_the_calls_that_completed_and_are_unknown_once_one_of_them_did_not_say() -> None:
+    """A sum of some calls must not pass for the cost of all."""
     scene = play().given(Begin())
     scene.take()
     scene.given(completed(1, 1, "tool_calls", tool_call(), usage=Usage(100, 10, 110, 50))).expect(ANY, ANY)
     assert scene.commands[-2].totals == UsageTotals(100, 10, 110, 50)
     scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, ANY)
     scene.given(text(2, 1, "Noon.")).expect(ANY)
-    scene.given(completed(2, 1, usage=Usage(120, 5, 125))).expect(
-        replace(commit(2, 1, "Noon."), usage=Usage(120, 5, 125), totals=UsageTotals(220, 15, 235, 50)),
-        Seal("completed", None, None, UsageTotals(220, 15, 235, 50)),
+    scene.given(completed(2, 1, usage=Usage(120, 5, None, None, 3))).expect(
+        replace(commit(2, 1, "Noon."), usage=Usage(120, 5, None, None, 3), totals=UsageTotals(220, 15)),
+        Seal("completed", None, None, UsageTotals(220, 15)),
     )
+
+
+def test_a_driver_that_takes_over_does_not_forget_that_a_call_was_silent_about_its_cost() -> None:
+    tally = Tally(NO_USAGE, None, completed_calls=1)
+    tally.completed(Usage(120, 5, 125))
+    assert tally.totals == NO_USAGE
 
 
 @pytest.mark.requirement("turn:deadline")

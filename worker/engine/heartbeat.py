@@ -65,13 +65,12 @@ class Heartbeat:
         client: redis.Redis,
         limits: HeartbeatLimits,
         partitions: int,
-        loop: asyncio.AbstractEventLoop,
         wake: Callable[[str], None] | None,
     ) -> None:
         self._client = client
         self._limits = limits
         self._partitions = partitions
-        self._loop = loop
+        self._loop: asyncio.AbstractEventLoop
         self._wake = wake
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
@@ -82,8 +81,9 @@ class Heartbeat:
         self._sweep_from = 0.0
         self._thread = threading.Thread(target=self._run, name="lastword-heartbeat", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the thread. Holders are told on `loop`."""
+        self._loop = loop
         self._thread.start()
 
     def drain(self) -> None:

@@ -4,7 +4,7 @@ What belongs here: statuses, error bodies, and the advice that names the provide
 here: sockets, retries, turns.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import orjson
 
@@ -158,16 +158,24 @@ def _is_retryable(answer: Answer, code: str) -> bool:
     return marked == "true" or answer.status in _ASK_AGAIN or answer.status >= 500
 
 
+def clean(failed: Failed, asked: Asked) -> Failed:
+    """The same failure, with none of our secrets and nothing of the conversation in its words."""
+    return replace(failed, message=_words(failed.message, asked) or "its message repeats the conversation")
+
+
 def _quote(said: str, asked: Asked) -> str:
-    """The provider's own words for a person: one short line, without our key and without words of the conversation."""
+    if not said.strip():
+        return ""
+    words = _words(said, asked)
+    return f" It says: {words}" if words else " Its own message repeats the conversation and is left out."
+
+
+def _words(said: str, asked: Asked) -> str:
+    """The provider's own words: one short line, without our key; empty where they repeat the conversation."""
     line = " ".join(said.split())
     for secret in filter(None, asked.secrets):
         line = line.replace(secret, "***")
-    if not line:
-        return ""
-    if _echoes(line, asked.request):
-        return " Its own message repeats the conversation and is left out."
-    return f" It says: {line[:_LONGEST_QUOTE]}"
+    return "" if _echoes(line, asked.request) else line[:_LONGEST_QUOTE]
 
 
 def _echoes(line: str, request: Request) -> bool:

@@ -19,7 +19,7 @@ import httpx
 from worker.codecs.codec import Codec, Decoder, EncodedRequest
 from worker.codecs.events import Completed, Failed, StreamEvent
 from worker.codecs.messages import Request
-from worker.engine.refusal import Answer, Asked, Refusal, not_a_stream, redirected, refused, unreached
+from worker.engine.refusal import Answer, Asked, Refusal, clean, not_a_stream, redirected, refused, unreached
 from worker.http import HTTP_FAULTS, address_of, classify, connect_timeout, read_start
 from worker.turn.events import DeathKind, Died, Event, Heard, NotAnswered
 
@@ -68,7 +68,9 @@ async def attempt_events(  # noqa: PLR0913, PLR0917 - of whom, in which words, w
             reader = _Reader(chunks, codec.decoder(), endpoint.finish_grace_s)
             heard = reader.take(opening)
             while True:
-                batch: list[Event] = [Heard(call, attempt, event) for event in heard]
+                batch: list[Event] = [
+                    Heard(call, attempt, clean(event, asked) if isinstance(event, Failed) else event) for event in heard
+                ]
                 if reader.death is not None:
                     batch.append(Died(call, attempt, *reader.death))
                 if batch:

@@ -22,7 +22,9 @@ IDEMPOTENCY_S = 24 * 3600
 LOG_CAP = 1_000_000
 """Log entries that no relay has read yet, above which a partition takes no new turn: some 150 MB."""
 
-_PATIENCE_S = 5.0
+PATIENCE_S = 5.0
+"""How long a submit is repeated while Redis does not answer."""
+
 _submit = Script("worker.store", "submit")
 
 
@@ -65,7 +67,7 @@ async def submit(
     partitions: int,
     *,
     log_cap: int = LOG_CAP,
-    patience_s: float = _PATIENCE_S,
+    patience_s: float = PATIENCE_S,
 ) -> Submitted:
     """Store a message as a turn; when this returns, it is on disk. `partitions`: as fixed by `ensure_meta`.
 

@@ -56,7 +56,7 @@ class StageThinking:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
-    """Tokens of a turn's completed calls, and what its resumes cost. None: no call reported it."""
+    """Tokens of a turn's completed calls, and what its resumes cost. None: a call did not report it."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None

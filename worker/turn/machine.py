@@ -37,7 +37,8 @@ class TurnMachine:
         self._terms = CallTerms(start.provider, limits, deadline, jitter)
         self._transcript = Transcript(start.history, start.message, start.facts)
         self._offered = tuple(tool.name for tool in start.tools)
-        self._tally = Tally(start.progress.totals, start.progress.last_input_tokens)
+        completed = sum(isinstance(fact, Committed) for fact in start.facts)
+        self._tally = Tally(start.progress.totals, start.progress.last_input_tokens, completed)
         self._calls = start.progress.calls
         self._call: Call | None = None
         """The call that is waited for."""

@@ -11,29 +11,31 @@ from worker.turn.commands import UsageTotals
 
 
 class Tally:
-    """What a turn's calls and discards have cost so far. None means that nobody said.
+    """What a turn's calls and discards have cost so far.
 
-    `last_input_tokens`: what the session's last completed call reported. It is all that is known of the price of a
-    discarded attempt, which is counted beside the totals and never in them.
+    A total is None until a call completed, and for good once a completed call did not report its part: a sum of some
+    calls must not pass for the cost of all. `completed_calls`: calls that `totals` already hold. `last_input_tokens`:
+    what the session's last completed call reported. It is all that is known of the price of a discarded attempt, which
+    is counted beside the totals and never in them.
     """
 
-    def __init__(self, totals: UsageTotals, last_input_tokens: int | None) -> None:
+    def __init__(self, totals: UsageTotals, last_input_tokens: int | None, completed_calls: int = 0) -> None:
         self.totals = totals
+        self._completed_calls = completed_calls
         self._last_input_tokens = last_input_tokens
 
     def completed(self, usage: Usage | None) -> None:
         """A call completed."""
-        if usage is None:
-            return
-        totals = self.totals
+        totals, usage = self.totals, usage or Usage()
         self.totals = replace(
             totals,
-            input_tokens=_sum(totals.input_tokens, usage.input_tokens),
-            output_tokens=_sum(totals.output_tokens, usage.output_tokens),
-            total_tokens=_sum(totals.total_tokens, usage.total_tokens),
-            cached_input_tokens=_sum(totals.cached_input_tokens, usage.cached_input_tokens),
-            reasoning_tokens=_sum(totals.reasoning_tokens, usage.reasoning_tokens),
+            input_tokens=self._all(totals.input_tokens, usage.input_tokens),
+            output_tokens=self._all(totals.output_tokens, usage.output_tokens),
+            total_tokens=self._all(totals.total_tokens, usage.total_tokens),
+            cached_input_tokens=self._all(totals.cached_input_tokens, usage.cached_input_tokens),
+            reasoning_tokens=self._all(totals.reasoning_tokens, usage.reasoning_tokens),
         )
+        self._completed_calls += 1
         if usage.input_tokens is not None:
             self._last_input_tokens = usage.input_tokens
 
@@ -47,6 +49,11 @@ class Tally:
                 totals.discarded_resume_estimated_input_tokens, self._last_input_tokens
             ),
         )
+
+    def _all(self, total: int | None, more: int | None) -> int | None:
+        if not self._completed_calls:
+            return more
+        return None if total is None or more is None else total + more
 
 
 def _sum(total: int | None, more: int | None) -> int | None:
