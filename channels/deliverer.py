@@ -11,6 +11,7 @@ from typing import Protocol
 from channels.delivery.model import Deferred, Delivery, Outcome, Unsent
 from channels.outbox import Outbox
 from worker import ids
+from worker.errors import StoreUnavailable
 from worker.observability import fault, info, warn
 from worker.store.repeat import UNANSWERED, until_answered
 
@@ -27,7 +28,10 @@ def lease_for(deadline_s: float) -> float:
 
 
 class Sender(Protocol):
-    """A channel's way of sending. It never raises for what the receiver does."""
+    """A channel's way of sending. It never raises for what the receiver does.
+
+    `StoreUnavailable` means that what is to be told could not be read: no attempt was made.
+    """
 
     async def send(self, delivery: Delivery, lease_ends: float) -> Outcome | Unsent:
         """Make one attempt, unless too little is left of the lease, which ends at `lease_ends` of the loop's clock."""
@@ -73,7 +77,6 @@ class Deliverer:
     def stop(self) -> None:
         """Claim nothing more; what is in flight ends within its deadline."""
         self._stopping = True
-        self._freed.set()
 
     async def _send_due(self, group: asyncio.TaskGroup, outbox: Outbox) -> bool:
         """Start sending what is due and fits. Whether there was any."""
@@ -108,8 +111,8 @@ class Deliverer:
     async def _attempt(self, held: Delivery, lease_ends: float) -> Outcome | Unsent:
         try:
             return await self._sender.send(held, lease_ends)
-        except UNANSWERED:
-            return Unsent("Redis did not answer")
+        except StoreUnavailable as error:
+            return Unsent(str(error))
         except Exception as error:  # noqa: BLE001 - our own bug must cost this delivery its attempts, not its life
             fault("sender_failed", error, delivery=held.id, turn=held.turn)
             return Deferred(None, "internal_error", f"a fault of Lastword's own: {type(error).__name__}", "perhaps")

@@ -19,6 +19,7 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from channels.settings import Settings
+from worker.app import make_app
 from worker.http import HTTP_FAULTS, classify, open_client, read_start
 from worker.settings import ProviderSettings
 from worker.sources import nearest
@@ -27,11 +28,12 @@ _OLDEST_SERVER = (7, 0)
 _REDIS_LIMIT_S = 5.0
 _PROVIDER_LIMIT_S = 15.0
 _MODELS_LIMIT_BYTES = 4_000_000
+_NOT_THERE = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding. `fix` says what to do; it is empty where all is good."""
+    """One finding. `fix` says what to do. A good one with a fix is a note: all works, but something may surprise."""
 
     name: str
     good: bool
@@ -45,11 +47,14 @@ def check_imports() -> list[Check]:
     for name in ("worker", "channels"):
         ours = Path(str(sys.modules[name].__file__)).resolve()
         others = set(packages_distributions().get(name, ())) - {"lastword"}
-        paths = {(Path(entry or ".") / name / "__init__.py").resolve() for entry in sys.path}
+        # `python -m celery` looks into the working directory first, even where this process does not.
+        places = [Path.cwd(), *(Path(entry or ".") for entry in sys.path)]
+        paths = {(place / file).resolve() for place in places for file in (f"{name}/__init__.py", f"{name}.py")}
         strangers = sorted(str(path) for path in paths if path != ours and path.is_file())
         if others or strangers:
             who = ", ".join([*sorted(others), *strangers])
-            fix = "install Lastword in an environment of its own, or uninstall the other package"
+            fix = "install Lastword in an environment of its own, and start it in a working directory without a "
+            fix += "`worker` or a `channels` of another program"
             checks.append(Check(f"package {name}", False, f"another package has this name: {who}", fix))
         else:
             checks.append(Check(f"package {name}", True, str(ours.parent)))
@@ -63,9 +68,9 @@ def check_data_dir(folder: Path) -> Check:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         probe.write_bytes(b"")
         probe.unlink()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         fix = "correct its rights, or set data_dir (LASTWORD_DATA_DIR) to a folder that can be written"
-        return Check("data_dir", False, f"{folder} cannot be written: {error.strerror}", fix)
+        return Check("data_dir", False, f"{folder} cannot be written: {getattr(error, 'strerror', error)}", fix)
     return Check("data_dir", True, str(folder))
 
 
@@ -109,6 +114,31 @@ def redis_checks(info: dict[str, object], *, has_waitaof: bool) -> Iterator[Chec
     yield Check("redis eviction", keeps, policy if keeps else f"{policy}: turns may be evicted", fix)
 
 
+async def check_broker(settings: Settings) -> list[Check]:
+    """Whether a broker that is not the Redis itself answers."""
+    if settings.broker_url is None or settings.broker_url == settings.redis_url:
+        return []
+    connection = make_app(settings, concurrency=1).connection_for_write()
+    try:
+        async with asyncio.timeout(_REDIS_LIMIT_S):
+            await asyncio.to_thread(connection.ensure_connection, max_retries=1, timeout=round(_REDIS_LIMIT_S))
+            await asyncio.to_thread(connection.release)
+    except Exception as error:  # noqa: BLE001 - each transport has exceptions of its own
+        fix = "start it, or correct broker_url (LASTWORD_BROKER_URL); unset, redis_url is used"
+        return [Check("broker", False, f"it did not answer ({type(error).__name__})", fix)]
+    return [Check("broker", True, "it answers")]
+
+
+def check_secret(settings: Settings) -> list[Check]:
+    """Whether processes that share a Redis, and so may run on several machines, sign with one secret."""
+    if settings.redis_url is None or settings.delivery.secret is not None:
+        return []
+    bare = sorted(name for name, subscriber in settings.subscribers.items() if subscriber.secret is None)
+    who = ", ".join([*bare, "plain URLs"])
+    finding = f"what goes to {who} is signed with a secret that each machine makes for itself in data_dir"
+    return [Check("webhook secret", True, finding, "on several machines set delivery.secret to the same on each")]
+
+
 async def check_providers(settings: Settings) -> list[Check]:
     """Whether each provider answers, takes the key and knows the models that are asked of it."""
     if not settings.providers:
@@ -135,6 +165,10 @@ async def _check_provider(name: str, provider: ProviderSettings, models: Sequenc
         ):
             status = response.status_code
             body = await read_start(response.aiter_raw(), _MODELS_LIMIT_BYTES, _PROVIDER_LIMIT_S)
+            if status in _NOT_THERE:  # an empty request asks no model, but is no unknown place where chat is spoken
+                chat = await client.post(f"{provider.base_url}/chat/completions", headers=headers, json={})
+                if chat.status_code in _NOT_THERE:
+                    return _misplaced(title, name, url, status)
     except TimeoutError:
         return Check(
             title,
@@ -151,7 +185,7 @@ def judged(title: str, name: str, status: int, body: bytes, models: Sequence[str
     """What a provider's answer to `GET /models` says about it."""
     if status in (401, 403):
         return Check(title, False, f"it refused the key (HTTP {status})", f"correct providers.{name}.api_key")
-    if status in (404, 405):
+    if status in _NOT_THERE:
         return Check(title, True, f"it answers, but lists no models (HTTP {status}): {', '.join(models)} not checked")
     if status != HTTPStatus.OK:
         return Check(title, False, f"it answered HTTP {status}", f"see to the server, or correct {_of(name)}")
@@ -164,6 +198,11 @@ def judged(title: str, name: str, status: int, body: bytes, models: Sequence[str
         fix = f"correct the model; {nearest(missing[0], known)}"
         return Check(title, False, f"it does not know the model {', '.join(missing)}", fix)
     return Check(title, True, f"it answers and knows {', '.join(models) or f'{len(known)} models'}")
+
+
+def _misplaced(title: str, name: str, url: str, status: int) -> Check:
+    finding = f"{url} and chat/completions beside it are unknown there (HTTP {status})"
+    return Check(title, False, finding, f"correct {_of(name)}; it often ends in /v1")
 
 
 def _of(name: str) -> str:

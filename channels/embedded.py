@@ -240,7 +240,9 @@ class EmbeddedServer:
                 preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
             )
         except OSError as error:
-            message = f"the server {binary} cannot be run ({error.strerror}); set LASTWORD_REDIS_URL, or install it anew"
+            message = (
+                f"the server {binary} cannot be run ({error.strerror}); set LASTWORD_REDIS_URL, or install it anew"
+            )
             raise ConfigurationError(message) from None
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # one that has ended is seen by its silence

@@ -217,11 +217,16 @@ async def listed(
 async def replay(client: redis.asyncio.Redis, delivery: str) -> Delivery:
     """Make a dead delivery due now, or put a dead log entry back into the log.
 
-    Raises `ConfigurationError` when it is not known, not dead or no longer dead.
+    Raises `ConfigurationError` when it is not known, not dead or no longer dead, or its turn has expired.
     """
     names, dead = _names_of(delivery), await show(client, delivery)
     if dead.state != "dead":
         raise ConfigurationError(f"delivery {delivery} is {dead.state}: only a dead delivery can be replayed")
+    if dead.turn and not await client.exists(keys.turn_record(dead.turn)):
+        raise ConfigurationError(
+            f"delivery {delivery} has nothing left to tell: turn {dead.turn} is not stored any more; raise "
+            "turns.keep_s to keep later turns for longer"
+        )
     now_ms = _ms(await client.time())
     if dead.destination:
         replayed, log = machine.replay(dead, now_ms), []

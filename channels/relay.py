@@ -12,7 +12,7 @@ reason, and the cursor moves on.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from channels.delivery.model import Delivery
+from channels.delivery.model import Delivery, well_formed
 from channels.loops import keep_going
 from channels.outbox import Outbox, RelayFenced
 from worker import ids
@@ -110,7 +110,7 @@ class Relay:
                 created_ms=entry.at_ms,
                 due_ms=entry.at_ms,
             )
-            for destination in dict.fromkeys(destinations)
+            for destination in dict.fromkeys(map(well_formed, destinations))
         ]
 
     def _dead_letter(  # noqa: PLR0913 - what is known of an entry

@@ -5,6 +5,7 @@ What must not be known here: where settings come from, and who uses them.
 """
 
 import base64
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 from pydantic_settings import SettingsConfigDict
 
 from channels.delivery.backoff import JITTER, RETRY_AFTER_CAP_S, SCHEDULE_S
-from channels.webhook.address import check_url
+from channels.webhook.address import check_url, shown
 from channels.webhook.signature import MIN_BYTES, PREFIX, decode_secret
 from worker.errors import ConfigurationError
 from worker.fields import ExpandedPath, Headers, Name, Section, amount, filled_from_file
@@ -126,13 +127,21 @@ class Settings(WorkerSettings):
         if destination not in self.subscribers:
             hint = nearest(destination, list(self.subscribers))
             raise ConfigurationError(
-                f"destination {destination!r} is neither a URL nor a subscriber; add [subscribers.NAME] for it; {hint}"
+                f"destination {shown(destination)!r} is neither a URL nor a subscriber; add [subscribers.NAME] for it; "
+                f"{hint}"
             )
         return self.subscribers[destination]
 
     def signing_secret(self, subscriber: SubscriberSettings) -> str:
-        """The secret that signs what goes to `subscriber`: its own, that of [delivery], or the generated one."""
-        given = subscriber.secret or self.delivery.secret
+        """The secret that signs what goes to `subscriber`: its own, else the common one. Raises as `common_secret`."""
+        return self.common_secret() if subscriber.secret is None else subscriber.secret.get_secret_value()
+
+    def common_secret(self) -> str:
+        """The secret of receivers without one, plain URLs among them: that of [delivery], else the generated one.
+
+        Raises OSError with path and fix when it can be neither read nor made; ConfigurationError when it was damaged.
+        """
+        given = self.delivery.secret
         return _generated_secret(self.data_dir) if given is None else given.get_secret_value()
 
 
@@ -154,16 +163,27 @@ def schema() -> dict[str, Any]:
 def _generated_secret(folder: Path) -> str:
     """The secret in `folder`, made at the first call. Only its owner can read it."""
     path = folder / _SECRET_FILE
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = folder / f"{_SECRET_FILE}.{secrets.token_hex(8)}"
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make_secret(path)
+        secret = path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError as error:
+        raise OSError(
+            f"the signing secret {path} can be neither read nor made ({error.strerror}); set delivery.secret, or "
+            "correct data_dir or its rights"
+        ) from error
+    decode_secret(str(path), secret)
+    return secret
+
+
+def _make_secret(path: Path) -> None:
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
             file.write(PREFIX + base64.b64encode(secrets.token_bytes(MIN_BYTES)).decode() + "\n")
-        try:
+        with contextlib.suppress(FileExistsError):
             os.link(fresh, path)  # the first of several processes wins, and no reader sees half a secret
-        except FileExistsError:
-            pass
-        finally:
-            fresh.unlink()
-    return path.read_text(encoding="ascii").strip()
+    finally:
+        fresh.unlink()

@@ -21,13 +21,14 @@ from channels.settings import Settings
 from channels.webhook.payload import Resume, TokensUsed, TurnEnd, TurnError
 from channels.webhook.sender import Sealed, Target, WebhookSender
 from channels.webhook.signature import decode_secret
+from worker.errors import ConfigurationError, StoreUnavailable
 from worker.http import open_client
 from worker.observability import warn
 from worker.store import connect
 from worker.store.inbox import ensure_meta
 from worker.store.log import read_log, trim_log
 from worker.store.records import TurnRecord, read_text, read_turn
-from worker.store.repeat import until_answered
+from worker.store.repeat import UNANSWERED, until_answered
 
 _CONNECT_TIMEOUT_S = 10.0
 _START_PATIENCE_S = 30.0
@@ -53,12 +54,14 @@ class DeliveryProcess:
         """
         settings, delivery = self._settings, self._settings.delivery
         self._redis = connect.open_redis(settings.redis())
-        self._log = connect.open_redis(settings.redis(), block_s=BLOCK_S)
+        # Each relay reads all the time: without a connection of its own it would wait until another's read ends.
+        self._log = connect.open_redis(settings.redis(), block_s=BLOCK_S, connections=settings.partitions)
         self._http = open_client(connect_timeout_s=min(_CONNECT_TIMEOUT_S, delivery.timeout_s))
         for client in (self._redis, self._log, self._http):
             self._open.push_async_callback(client.aclose)
         patience_ends = monotonic() + _START_PATIENCE_S
         await until_answered(lambda: ensure_meta(self._redis, settings.partitions), lambda: monotonic() < patience_ends)
+        self._check_signing()
         lease_s = lease_for(delivery.timeout_s)
         chance = random.SystemRandom().random
         backoff = Backoff(delivery.retry_waits_s)
@@ -98,6 +101,13 @@ class DeliveryProcess:
         """Send what is due."""
         await self._deliverer.drain()
 
+    def _check_signing(self) -> None:
+        """Say at once what every delivery to a plain URL would be told."""
+        try:
+            self._settings.common_secret()
+        except (OSError, ConfigurationError) as error:
+            warn("plain_urls_cannot_be_signed", reason=str(error))
+
     def _sender(self) -> WebhookSender:
         return WebhookSender(
             self._http,
@@ -118,10 +128,14 @@ class DeliveryProcess:
         return None if record is None else record.destinations
 
     async def _sealed(self, turn: str) -> Sealed | None:
-        record = await read_turn(self._redis, turn)
-        if record is None or record.sealed_ms is None:
-            return None
-        return Sealed(record.sealed_ms, turn_end(record, await read_text(self._redis, turn)))
+        try:
+            record = await read_turn(self._redis, turn)
+            if record is None or record.sealed_ms is None:
+                return None
+            text = await read_text(self._redis, turn)
+        except UNANSWERED as error:
+            raise StoreUnavailable("Redis did not answer") from error
+        return Sealed(record.sealed_ms, turn_end(record, text))
 
     def _target(self, destination: str) -> Target:
         subscriber = self._settings.subscriber(destination)

@@ -28,7 +28,8 @@ from rich.table import Table
 from rich.text import Text
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from channels.console.run import FOLLOW_BLOCK_S, Shown, follow
+from channels.console.run import FOLLOW_BLOCK_S, follow
+from channels.console.shown import Shown
 from channels.embedded import EmbeddedServer
 from worker.output.events import (
     CallCompletedOutput,

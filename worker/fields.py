@@ -1,7 +1,8 @@
 """What the fields of settings are made of: names, paths, addresses, headers, amounts.
 
 What belongs here: kinds of fields that the worker's and the channels' settings share. What must not be known here: any
-setting. A wrong value raises ValueError with the fix; `worker.sources` adds field, value and place.
+setting. A wrong value raises ValueError with the fix; `worker.sources` adds field, value and place, of a `refused_url`
+scheme and host only.
 """
 
 import re
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
+from pydantic_core import PydanticCustomError
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
@@ -36,11 +38,13 @@ def _host_of(url: str) -> str | None:
 
 def _checked_base_url(url: str) -> str:
     if not url.startswith(("http://", "https://")) or not _host_of(url):
-        raise ValueError("it must begin with http:// or https:// and name a host, as in http://127.0.0.1:8080/v1")
+        raise PydanticCustomError(
+            "refused_url", "it must begin with http:// or https:// and name a host, as in http://127.0.0.1:8080/v1"
+        )
     if "@" in urlsplit(url).netloc:
-        raise ValueError("it must not hold a user or password; use api_key or headers")
+        raise PydanticCustomError("refused_url", "it must not hold a user or password; use api_key or headers")
     if "?" in url or "#" in url:
-        raise ValueError("it must end with its path; remove what follows '?' or '#'")
+        raise PydanticCustomError("refused_url", "it must end with its path; remove what follows '?' or '#'")
     return url.rstrip("/")
 
 

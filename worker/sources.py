@@ -31,6 +31,7 @@ _DEFAULT_FILE = Path("lastword.toml")
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 
+_UP_TO_HOST = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9._-]+(?=[:/?#]|$)")
 _URL_SECRETS = re.compile(r"(?<=://)[^/?#]*@|(?<=[?#]).*", re.DOTALL)
 
 SettingsT = TypeVar("SettingsT", bound=BaseSettings)
@@ -249,7 +250,10 @@ def _told(model: type[BaseModel], error: ErrorDetails, origins: Origins) -> str:
     if not path:
         return text
     shown = ""
-    if isinstance(value, str | int | float) and field is not None and not is_secret(field):
+    if error["type"] == "refused_url":  # of `worker.fields`: all but scheme and host may be a secret
+        host = None if "@" in value else _UP_TO_HOST.match(value)
+        shown = f" = {host[0] + '/...'!r}" if host else ""
+    elif isinstance(value, str | int | float) and field is not None and not is_secret(field):
         shown = f" = {_URL_SECRETS.sub('***', value)[:80]!r}" if isinstance(value, str) else f" = {value!r}"
     return f"{name}{shown}{where}: {text}{_bounds(field)}"
 

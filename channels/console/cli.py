@@ -34,7 +34,7 @@ app.add_typer(turns_app, name="turns")
 app.add_typer(deliveries_app, name="deliveries")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Agent = Annotated[str, typer.Option(help="Name of the [agents.NAME] that answers.")]
+Agent = Annotated[str, typer.Option(help=r"Name of the \[agents.NAME] that answers.")]
 Session = Annotated[str | None, typer.Option(help="Conversation that the message belongs to; none: one of its own.")]
 Prompt = Annotated[str, typer.Argument(help="The message; - reads it from the standard input.")]
 DeliveryId = Annotated[str, typer.Argument(metavar="ID", help="Id of a delivery, as `deliveries list` prints it.")]
@@ -93,7 +93,7 @@ def submit_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     raise typer.Exit(submit.run_submit(load_settings(), message, as_json=as_json))
 
 
-@turns_app.command("show", epilog="Example: lastword turns show turn_00f3a1b2c3d4e5f60718293a")
+@turns_app.command("show", epilog="Example: lastword turns show turn_00f3a1b2c3d4e5f6071829")
 def turns_show(
     turn: Annotated[str, typer.Argument(metavar="ID", help="Id of a turn, as `submit` prints it.")],
     as_json: Json = False,
@@ -118,7 +118,7 @@ def deliveries_list(
     raise typer.Exit(deliveries.run_list(load_settings(), state, limit, as_json=as_json))
 
 
-@deliveries_app.command("show", epilog="Example: lastword deliveries show dlv_00f3a1b2c3d4e5f60718293a")
+@deliveries_app.command("show", epilog="Example: lastword deliveries show dlv_00f3a1b2c3d4e5f6071829")
 def deliveries_show(delivery: DeliveryId, as_json: Json = False) -> None:
     """Show a delivery and its attempts. The exit code is 1 if it is dead."""
     from channels.console import deliveries
@@ -127,7 +127,7 @@ def deliveries_show(delivery: DeliveryId, as_json: Json = False) -> None:
     raise typer.Exit(deliveries.run_show(load_settings(), delivery, as_json=as_json))
 
 
-@deliveries_app.command("replay", epilog="Example: lastword deliveries replay dlv_00f3a1b2c3d4e5f60718293a")
+@deliveries_app.command("replay", epilog="Example: lastword deliveries replay dlv_00f3a1b2c3d4e5f6071829")
 def deliveries_replay(delivery: DeliveryId, as_json: Json = False) -> None:
     """Try a dead delivery again, from its first attempt."""
     from channels.console import deliveries

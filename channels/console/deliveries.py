@@ -10,13 +10,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from channels import outbox
 from channels.console import exits
 from channels.console.joined import Client, Joined, ask
+from channels.console.terminal import cleaner, open_console
 from channels.delivery.model import Delivery, State
 from channels.settings import Settings
 from worker.app import make_app, wake_delivery
@@ -32,7 +32,7 @@ def run_list(settings: Settings, state: State | None, limit: int, *, as_json: bo
         if as_json:
             sys.stdout.writelines(json.dumps(asdict(delivery)) + "\n" for delivery in found)
         else:
-            Console(highlight=False).print(_table(found) if found else "no deliveries")
+            open_console().print(_table(found) if found else "no deliveries")
         return exits.OK
 
     return ask(settings, listed)
@@ -55,7 +55,15 @@ def run_replay(settings: Settings, delivery: str, *, as_json: bool) -> int:
     async def replayed(there: Joined, client: Client) -> int:
         found = await outbox.replay(client, delivery)
         app = make_app(there.settings, concurrency=1)
-        wake_delivery(app)
+        try:
+            wake_delivery(app)
+        except Exception as error:  # noqa: BLE001 - whatever the broker says: it is stored, and found by a sweep
+            open_console(stderr=True).print(
+                f"the broker does not answer ({type(error).__name__}): the replay is "
+                "stored; the delivery processes will find it",
+                style="yellow",
+                soft_wrap=True,
+            )
         _print(found, as_json=as_json)
         return exits.OK
 
@@ -72,7 +80,8 @@ def _print(delivery: Delivery, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(asdict(delivery)) + "\n")
         return
-    console = Console(highlight=False)
+    console = open_console()
+    clean = cleaner(console)
     rows = {
         "delivery": delivery.id,
         "event": f"{delivery.event_type} {delivery.event_id}",
@@ -86,16 +95,17 @@ def _print(delivery: Delivery, *, as_json: bool) -> None:
     }
     for name, value in rows.items():
         if value:
-            console.print(Text.assemble((f"{name:<12} ", "dim"), value))
+            console.print(Text.assemble((f"{name:<12} ", "dim"), clean(value)), soft_wrap=True)
     for attempt in delivery.log:
-        console.print(
-            f"attempt {attempt.number}  {_time(attempt.at_ms)}  {attempt.code}: {attempt.message}", markup=False
-        )
+        words = f"attempt {attempt.number}  {_time(attempt.at_ms)}  {attempt.code}: {attempt.message}"
+        console.print(clean(words), markup=False, soft_wrap=True)
 
 
 def _table(deliveries: Sequence[Delivery]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("delivery", "state", "event", "destination", "attempts", "next look", "reason"):
+    for name, widest in (("delivery", max(len(one.id) for one in deliveries)), ("state", len("delivered"))):
+        table.add_column(name, no_wrap=True, min_width=widest)  # half an id is of no use
+    for name in ("event", "destination", "attempts", "next look", "reason"):
         table.add_column(name, overflow="fold")
     for one in deliveries:
         style = _STYLES.get(one.state, "")

@@ -20,10 +20,11 @@ from worker.errors import ConfigurationError
 
 def run_doctor(settings: Settings, *, as_json: bool) -> int:
     """Look at everything; the exit code is 0 only if all is good."""
-    checks = [*doctor.check_imports(), doctor.check_data_dir(settings.data_dir)]
+    checks = [*doctor.check_imports(), doctor.check_data_dir(settings.data_dir), *doctor.check_secret(settings)]
 
     async def redis_and_providers(_: Joined, client: Client) -> int:
         checks.extend(await doctor.check_redis(client))
+        checks.extend(await doctor.check_broker(settings))
         checks.extend(await doctor.check_providers(settings))
         return exits.OK
 
@@ -42,7 +43,8 @@ def run_doctor(settings: Settings, *, as_json: bool) -> int:
 def _print(checks: list[Check]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for check in checks:
-        mark = ("ok    ", "green") if check.good else ("FAULT ", "bold red")
+        kind, style = ("FAULT", "bold red") if not check.good else ("note", "yellow") if check.fix else ("ok", "green")
+        mark = (f"{kind:<6}", style)
         console.print(Text.assemble(mark, (f"{check.name}: ", "bold"), check.finding))
         if check.fix:
             console.print(Text.assemble("      ", ("fix: ", "bold"), check.fix))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import redis.asyncio
 from redis.exceptions import RedisError
 
+from channels.console.terminal import open_console
 from channels.embedded import EmbeddedServer
 from channels.settings import Settings
 from worker.errors import StoreUnavailable
@@ -21,6 +22,7 @@ Client = redis.asyncio.Redis
 """What a command asks its questions with."""
 
 _BLOCK_S = 5.0
+_PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,23 @@ def joined(settings: Settings) -> Iterator[Joined]:
         raise StoreUnavailable(f"Redis did not do what it was asked ({type(error).__name__}): {fix}") from None
     finally:
         if server is not None:
-            server.stop()
+            leave(server, _PATIENCE_S)
+
+
+def leave(server: EmbeddedServer, patience_s: float) -> None:
+    """Stop the server if it is ours to stop, but give the commands that have joined it `patience_s` to end first."""
+    try:
+        if server.owned and not server.died and not server.wait_for_joined(0):
+            errors = open_console(stderr=True)
+            errors.print(
+                f"another Lastword command uses the server of this data folder: waiting up to {patience_s:g} s for its "
+                "end; Ctrl-C ends the wait",
+                style="yellow",
+            )
+            if not server.wait_for_joined(patience_s):
+                errors.print("it has not ended; the server stops all the same", style="yellow")
+    finally:
+        server.stop()
 
 
 def ask(settings: Settings, question: Callable[[Joined, Client], Awaitable[int]]) -> int:

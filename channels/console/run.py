@@ -1,150 +1,140 @@
 """`lastword run`: one turn in this process, shown as it happens.
 
-What belongs here: starting the engine in-process, following the turn's outputs, printing them. What must not be known
-here: how a turn runs.
+What belongs here: starting the engine in-process, following the turn's outputs, ending early. What must not be known
+here: how a turn runs, how it is printed.
 
-Only a terminal sees text that is still streaming; a pipe and `--json` get the text of completed calls alone.
+A signal hands the turn over, as it does in every turns process: another one goes on with it.
 """
 
 import asyncio
-import contextlib
 import json
+import signal
 import sys
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from time import monotonic
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 
 import redis.asyncio
-from rich.console import Console
+from redis.exceptions import RedisError
 
 from channels.console import exits
+from channels.console.shown import Printer, Shown, printer_for
+from channels.console.terminal import open_console
 from channels.settings import Settings
 from worker import api
-from worker.output.buffer import CommitBuffer
-from worker.output.events import (
-    ErrorOutput,
-    Output,
-    TextDeltaOutput,
-    TextOutput,
-    TextStreamDiscardedOutput,
-    ToolCallOutput,
-    ToolResultOutput,
-    TurnCompletedOutput,
-    UsageOutput,
-)
+from worker.errors import StoreUnavailable
+from worker.output.events import Output, TurnCompletedOutput
 from worker.store import connect
 from worker.store.outputs import outputs_after, watch
+from worker.store.records import read_turn
 from worker.wiring import TurnProcess
 
 FOLLOW_BLOCK_S = 1.0
 _WATCH_S = 30.0
-
-
-@dataclass(slots=True)
-class Shown:
-    """What has been seen of the turn so far."""
-
-    turn: str
-    session: str
-    started: float = field(default_factory=monotonic)
-    buffer: CommitBuffer = field(default_factory=CommitBuffer)
-    tools: list[dict[str, Any]] = field(default_factory=list)
-    usage: dict[str, int] = field(default_factory=dict)
-    error: dict[str, str] | None = None
-    outcome: str | None = None
-    reason: str | None = None
-    first_text_s: float | None = None
-    unseen: str = ""
-    dangling: bool = False
-
-    def take(self, output: Output) -> None:
-        """Fold one output. `unseen` is then what this output adds to the text that a terminal has printed."""
-        self.unseen = ""
-        if isinstance(output, TextDeltaOutput):
-            self.unseen = output.text
-        elif isinstance(output, TextOutput) and output.is_call_boundary:  # the last deltas may never have been staged
-            streamed = self.buffer.staged
-            self.unseen = output.text[len(streamed) :] if output.text.startswith(streamed) else f"\n{output.text}"
-        self.buffer.apply(output)
-        match output:
-            case TextDeltaOutput() | TextOutput() if self.first_text_s is None:
-                self.first_text_s = monotonic() - self.started
-            case ToolCallOutput():
-                self.tools.append({"id": output.tool_call_id, "name": output.name, "arguments": output.arguments})
-            case UsageOutput():
-                self._add(output)
-            case ErrorOutput():
-                self.error = {
-                    "category": output.category,
-                    "code": output.code,
-                    "message": output.message,
-                    "correlation_id": output.correlation_id,
-                }
-            case TurnCompletedOutput():
-                self.outcome, self.reason = output.outcome, output.reason
-
-    def _add(self, output: UsageOutput) -> None:
-        for name in ("input_tokens", "output_tokens", "total_tokens", "cached_input_tokens", "reasoning_tokens"):
-            value = getattr(output, name)
-            if value is not None:
-                self.usage[name] = self.usage.get(name, 0) + value
-        for name in ("discarded_resume_attempts", "discarded_resume_estimated_input_tokens"):
-            value = getattr(output, name)
-            if value is not None:  # cumulative already
-                self.usage[name] = value
-
-    def summary(self) -> dict[str, Any]:
-        """The one object of `--json`."""
-        return {
-            "schema_version": 1,
-            "turn": self.turn,
-            "session": self.session,
-            "outcome": self.outcome,
-            "reason": self.reason,
-            "text": self.buffer.committed,
-            "tool_calls": self.tools or None,
-            "usage": self.usage or None,
-            "error": self.error,
-            "ttft_ms": None if self.first_text_s is None else round(self.first_text_s * 1000, 1),
-            "total_ms": round((monotonic() - self.started) * 1000, 1),
-        }
+_HAND_OVER_S = 10.0
+_KEPT = "turn {} is kept: the next turns process goes on with it (`lastword up` starts one)"
 
 
 async def run(  # noqa: PLR0913 - what the command line was given
     settings: Settings, url: str, prompt: str, *, agent: str, session: str | None, as_json: bool
 ) -> int:
-    """Run one turn on the store at `url`; returns the exit code of its outcome."""
+    """Run one turn on the store at `url`; returns the exit code of its outcome.
+
+    On SIGINT or SIGTERM the turn is handed over, or ended where the settings say so. Raises `StoreUnavailable` when
+    Redis is lost on the way.
+    """
     settings = settings.model_copy(update={"redis_url": url})
     client = connect.open_redis(url, block_s=FOLLOW_BLOCK_S)
     process = TurnProcess(settings)
     await process.start()
     try:
-        submitted = await api.submit(
-            settings,
-            client,
-            prompt=prompt,
-            source="cli",
-            wake=lambda _: None,
-            agent=agent,
-            session=session,
-            watch_s=_WATCH_S,
-        )
-        shown = Shown(submitted.turn, submitted.session)
-        driving = asyncio.get_running_loop().create_task(process.run_session(submitted.session))
-        try:
-            await _follow(client, shown, _printer(as_json=as_json))
-            await driving
-        finally:
-            process.drain()
-            with contextlib.suppress(asyncio.CancelledError):
-                await driving
+        with _signals() as signals:
+            submitted = await api.submit(
+                settings,
+                client,
+                prompt=prompt,
+                source="cli",
+                wake=lambda _: None,
+                agent=agent,
+                session=session,
+                watch_s=_WATCH_S,
+            )
+            shown = Shown(submitted.turn, submitted.session)
+            try:
+                code = await _Running(client, process, shown, signals).until_end(printer_for(as_json=as_json))
+                record = await read_turn(client, shown.turn)
+            except RedisError as error:
+                kept = _KEPT.format(shown.turn)
+                raise StoreUnavailable(f"Redis was lost ({type(error).__name__}); once it is back, {kept}") from None
     finally:
         await process.stop()
         await client.aclose()
     if as_json:
-        sys.stdout.write(json.dumps(shown.summary(), ensure_ascii=False) + "\n")
-    return exits.of_outcome(shown.outcome)
+        totals = {} if record is None else asdict(record.totals)
+        sys.stdout.write(json.dumps(shown.summary(totals), ensure_ascii=False) + "\n")
+    return code
+
+
+class _Running:
+    """A turn that is driven and followed side by side; neither outlives `until_end`."""
+
+    def __init__(
+        self, client: redis.asyncio.Redis, process: TurnProcess, shown: Shown, signals: "asyncio.Queue[int]"
+    ) -> None:
+        self._client = client
+        self._process = process
+        self._shown = shown
+        self._signals = signals
+
+    async def until_end(self, printer: Printer) -> int:
+        """The exit code: that of the outcome, or of the signal that came before it."""
+        loop = asyncio.get_running_loop()
+        following = loop.create_task(_follow(self._client, self._shown, printer))
+        driving = loop.create_task(self._process.run_session(self._shown.session))
+        signalled = loop.create_task(self._signals.get())
+        try:
+            await _first(following, signalled, driving)
+            if driving.done() and not following.done():  # a fault of ours is raised; else another process drives it
+                driving.result()
+                await _first(following, signalled)
+            if signalled.done() and not following.done():
+                return await self._hand_over(signalled.result(), following, driving)
+            following.result()
+            await driving
+        finally:
+            for task in (following, driving, signalled):
+                task.cancel()
+            await asyncio.gather(following, driving, signalled, return_exceptions=True)
+        return exits.of_outcome(self._shown.outcome)
+
+    async def _hand_over(self, number: int, following: "asyncio.Task[None]", driving: "asyncio.Task[None]") -> int:
+        self._process.drain()
+        again = asyncio.get_running_loop().create_task(self._signals.get())
+        await _first(driving, again, within_s=_HAND_OVER_S)
+        again.cancel()
+        record = await read_turn(self._client, self._shown.turn)
+        if record is not None and record.outcome is not None:
+            await following
+            return exits.of_outcome(record.outcome)
+        open_console(stderr=True).print(_KEPT.format(self._shown.turn), style="yellow", soft_wrap=True)
+        return exits.SIGNALLED + number
+
+
+@contextmanager
+def _signals() -> "Iterator[asyncio.Queue[int]]":
+    """The signals that ask for the end, as they come."""
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue[int]()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, queue.put_nowait, int(number))
+    try:
+        yield queue
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _first(*tasks: "asyncio.Task[int] | asyncio.Task[None]", within_s: float | None = None) -> None:
+    await asyncio.wait(tasks, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def follow(client: redis.asyncio.Redis, turn: str) -> AsyncIterator[Output]:
@@ -162,69 +152,7 @@ async def follow(client: redis.asyncio.Redis, turn: str) -> AsyncIterator[Output
                 return
 
 
-async def _follow(client: redis.asyncio.Redis, shown: Shown, printer: "_Printer") -> None:
+async def _follow(client: redis.asyncio.Redis, shown: Shown, printer: Printer) -> None:
     async for output in follow(client, shown.turn):
         shown.take(output)
         printer.show(output, shown)
-
-
-class _Printer:
-    """Prints nothing but errors: what `--json` wants while the turn runs."""
-
-    def __init__(self) -> None:
-        self._errors = Console(stderr=True, highlight=False)
-
-    def show(self, output: Output, shown: Shown) -> None:
-        del shown
-        if isinstance(output, ErrorOutput):
-            self._errors.print(
-                f"error: {output.message} [{output.code}, reference {output.correlation_id[:8]}]", markup=False
-            )
-
-
-class _PipePrinter(_Printer):
-    """Prints the text of completed calls, and nothing else, to standard output."""
-
-    def show(self, output: Output, shown: Shown) -> None:
-        super().show(output, shown)
-        if isinstance(output, TextOutput) and output.is_call_boundary:
-            sys.stdout.write(output.text)
-            sys.stdout.flush()
-        elif isinstance(output, TurnCompletedOutput):
-            sys.stdout.write("\n" if shown.buffer.committed else "")
-
-
-class _TerminalPrinter(_Printer):
-    """Prints text as it streams, says so when it is void, and shows tools."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._out = Console(highlight=False)
-
-    def show(self, output: Output, shown: Shown) -> None:
-        match output:
-            case TextDeltaOutput() | TextOutput():
-                self._out.out(shown.unseen, end="", highlight=False)
-                shown.dangling = shown.dangling or bool(shown.unseen)
-            case TextStreamDiscardedOutput():
-                self._note(shown, f"interrupted ({output.reason}): the text since the last mark is void; asking again")
-            case ToolCallOutput():
-                self._note(shown, f"tool {output.name} …")
-            case ToolResultOutput():
-                self._note(shown, f"tool {output.name}: {'failed' if output.failure else 'done'}")
-            case TurnCompletedOutput():
-                self._note(shown, f"{output.outcome}" + (f" ({output.reason})" if output.reason else ""))
-            case _:
-                super().show(output, shown)
-
-    def _note(self, shown: Shown, words: str) -> None:
-        if shown.dangling:
-            self._out.print()
-            shown.dangling = False
-        self._out.print(f"· {words}", style="dim", markup=False)
-
-
-def _printer(*, as_json: bool) -> _Printer:
-    if as_json:
-        return _Printer()
-    return _TerminalPrinter() if sys.stdout.isatty() else _PipePrinter()

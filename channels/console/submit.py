@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rich.console import Console
-
 from channels.console import exits
 from channels.console.joined import Client, Joined, ask
+from channels.console.terminal import cleaner, error_line, error_object, open_console
 from channels.settings import Settings
 from worker import api
 from worker.app import make_app, wake_session
 from worker.errors import ConfigurationError
-from worker.output.events import TurnCompletedOutput
+from worker.output.events import ErrorOutput, TurnCompletedOutput
 from worker.store.inbox import IdempotencyConflict
 from worker.store.outputs import outputs_after
 
@@ -76,28 +75,38 @@ async def _submit(message: Message, as_json: bool, there: Joined, client: Client
     except IdempotencyConflict as conflict:
         raise ConfigurationError(str(conflict)) from None
     told = {"turn": submitted.turn, "session": submitted.session, "duplicate": submitted.duplicate}
-    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    errors = open_console(stderr=True)
     if there.alone:
-        errors.print("no `lastword up` runs on this data folder: the turn is stored and waits for one", style="yellow")
+        errors.print(
+            "no `lastword up` runs on this data folder: the turn is stored and waits for one",
+            style="yellow",
+            soft_wrap=True,
+        )
     if not message.wait_s:
         sys.stdout.write((json.dumps(told) if as_json else submitted.turn) + "\n")
         return exits.OK
     if not as_json:
         errors.print(f"{submitted.turn} submitted; waiting for its outcome", style="dim")
-    end = await _outcome(client, submitted.turn, message.wait_s)
+    end, error = await _outcome(client, submitted.turn, message.wait_s)
     told |= {"outcome": end.outcome if end else None, "reason": end.reason if end else None}
+    told["error"] = error_object(error) if error else None
+    if error is not None:
+        errors.print(cleaner(errors)(error_line(error)), markup=False, soft_wrap=True)
     sys.stdout.write((json.dumps(told) if as_json else f"{submitted.turn} {told['outcome'] or 'has not ended'}") + "\n")
     return exits.of_outcome(end.outcome if end else None)
 
 
-async def _outcome(client: Client, turn: str, wait_s: float) -> TurnCompletedOutput | None:
-    last = "0-0"
+async def _outcome(client: Client, turn: str, wait_s: float) -> tuple[TurnCompletedOutput | None, ErrorOutput | None]:
+    """How the turn ended and what went wrong, as far as it has come within `wait_s` seconds."""
+    last, error = "0-0", None
     try:
         async with asyncio.timeout(wait_s):
             while True:
                 for entry, output in await outputs_after(client, turn, last, _BLOCK_MS):
                     if isinstance(output, TurnCompletedOutput):
-                        return output
+                        return output, error
+                    if isinstance(output, ErrorOutput):
+                        error = output
                     last = entry
     except TimeoutError:
-        return None
+        return None, error

@@ -5,15 +5,15 @@ What belongs here: the form of that answer, for people and for programs. What mu
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from channels.console import exits
 from channels.console.joined import Client, Joined, ask
+from channels.console.terminal import cleaner, open_console
 from channels.settings import Settings
 from worker.errors import ConfigurationError
 from worker.output import events
@@ -36,11 +36,12 @@ async def _show(turn: str, as_json: bool, _: Joined, client: Client) -> int:
         told = head_of(record) | {"outputs": [json.loads(events.encode(output)) for output in emitted]}
         sys.stdout.write(json.dumps(told, ensure_ascii=False) + "\n")
     else:
-        console = Console(highlight=False)
+        console = open_console()
+        clean = cleaner(console)
         for name, value in head_of(record).items():
             if value not in (None, {}, []):
-                console.print(Text.assemble((f"{name:<14} ", "dim"), str(value)))
-        console.print(table_of(emitted))
+                console.print(Text.assemble((f"{name:<14} ", "dim"), clean(str(value))), soft_wrap=True)
+        console.print(table_of(emitted, clean))
     return exits.of_outcome(record.outcome)
 
 
@@ -64,11 +65,11 @@ def head_of(record: TurnRecord) -> dict[str, object]:
     }
 
 
-def table_of(emitted: Sequence[Output]) -> Table:
+def table_of(emitted: Sequence[Output], clean: Callable[[str], str] = str) -> Table:
     """One row an output: seconds since the first one, call and attempt, and what it says.
 
     Deltas have no row of their own. What became of them has: the text of the call, or a discard, with the text struck
-    through if a reader may have seen it.
+    through if a reader may have seen it. `clean`: what text of others goes through before it is shown.
     """
     table = Table.grid(padding=(0, 2))
     started = emitted[0].at_ms if emitted else 0
@@ -76,9 +77,9 @@ def table_of(emitted: Sequence[Output]) -> Table:
     for output in emitted:
         place = (output.call, output.attempt)
         if isinstance(output, events.TextDeltaOutput):
-            seen[place] = seen.get(place, "") + output.text
+            seen[place] = seen.get(place, "") + clean(output.text)
             continue
-        said = _said(output, seen.pop(place, "") if isinstance(output, events.TextStreamDiscardedOutput) else "")
+        said = _said(output, clean, seen.pop(place, "") if isinstance(output, events.TextStreamDiscardedOutput) else "")
         if said is not None:
             when = f"{(output.at_ms - started) / 1000:8.2f} s"
             where = f"call {output.call}.{output.attempt}" if output.call else ""
@@ -95,10 +96,10 @@ def _ends(output: Output, place: tuple[int, int]) -> bool:
     )
 
 
-def _said(output: Output, seen: str) -> Text | None:  # noqa: PLR0911 - one form an output
+def _said(output: Output, clean: Callable[[str], str], seen: str) -> Text | None:  # noqa: PLR0911 - one form an output
     match output:
         case events.TextOutput():
-            return Text(output.text, "" if output.is_call_boundary else "italic")
+            return Text(clean(output.text), "" if output.is_call_boundary else "italic")
         case events.TextStreamDiscardedOutput():
             note = f"discarded ({output.reason}): "
             size = (
@@ -106,17 +107,17 @@ def _said(output: Output, seen: str) -> Text | None:  # noqa: PLR0911 - one form
             )
             return Text.assemble((note, "yellow"), (seen, "strike") if seen else (size, ""))
         case events.ThinkingOutput():
-            return Text(f"thinking: {output.text}", "dim")
+            return Text(clean(f"thinking: {output.text}"), "dim")
         case events.ToolCallOutput():
-            return Text(f"tool {output.name} {output.arguments or ''}", "cyan")
+            return Text(clean(f"tool {output.name} {output.arguments or ''}"), "cyan")
         case events.ToolResultOutput():
-            return Text(f"tool {output.name} answered: {output.result}", "red" if output.failure else "cyan")
+            return Text(clean(f"tool {output.name} answered: {output.result}"), "red" if output.failure else "cyan")
         case events.UsageOutput():
             return Text(f"usage: {_counts(output)}", "dim")
         case events.CallCompletedOutput():
-            return Text(f"call completed ({output.finish_reason or 'no reason given'})", "dim")
+            return Text(clean(f"call completed ({output.finish_reason or 'no reason given'})"), "dim")
         case events.ErrorOutput():
-            return Text(f"error: {output.message} [{output.code}, reference {output.correlation_id}]", "red")
+            return Text(clean(f"error: {output.message} [{output.code}, reference {output.correlation_id}]"), "red")
         case events.TurnCompletedOutput():
             return Text(f"turn {output.outcome}" + (f" ({output.reason})" if output.reason else ""), "bold")
         case _:

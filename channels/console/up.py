@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import cycle
 
-from rich.console import Console
 from rich.text import Text
 
 from channels.console import exits
+from channels.console.joined import Client, Joined, ask, leave
+from channels.console.terminal import open_console
 from channels.embedded import EmbeddedServer, die_with_parent
 from channels.settings import Settings
 from worker.errors import ConfigurationError
@@ -33,24 +34,33 @@ PROCESSES = {
 
 _DRAIN_LIMIT_S = 60.0
 _WATCH_EVERY_S = 0.5
+_LOOK_EVERY_S = 0.05
+_END_LIMIT_S = 5.0
+_PATIENCE_S = 10.0
 _STYLES = ("cyan", "magenta", "green", "yellow")
 
 
 def run_up(settings: Settings, processes: Mapping[str, str] = PROCESSES) -> int:
     """Run everything until a signal or a death; returns the exit code."""
     if settings.redis_url is not None:
+        ask(settings, _answers)
         return asyncio.run(_Foreman(processes, settings.redis_url, lambda: False).run())
     server = EmbeddedServer(settings.data_dir)
     url = server.start()
     try:
         if not server.owned:
             raise ConfigurationError(
-                f"data_dir {settings.data_dir}: another Lastword command runs its server (process {server.pid}); stop "
-                "that command first, or give this one a folder of its own with LASTWORD_DATA_DIR"
+                f"data_dir {settings.data_dir}: another Lastword command runs its server (process {server.owner}); "
+                "stop that command first, or give this one a folder of its own with LASTWORD_DATA_DIR"
             )
         return asyncio.run(_Foreman(processes, url, lambda: server.died).run())
     finally:
-        server.stop()
+        leave(server, _PATIENCE_S)
+
+
+async def _answers(_: Joined, client: Client) -> int:
+    await client.ping()
+    return exits.OK
 
 
 class _Foreman:
@@ -63,18 +73,25 @@ class _Foreman:
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
         self._killing = asyncio.Event()
-        self._console = Console(highlight=False, soft_wrap=True)
+        self._console = open_console()
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled)
-        async with asyncio.TaskGroup() as group:
+        echoes: list[asyncio.Task[None]] = []
+        try:
             for style, (name, line) in zip(cycle(_STYLES), self._lines.items(), strict=False):
                 self._running[name] = process = await self._start(line)
-                group.create_task(self._echo(name, style, process))
+                echoes.append(loop.create_task(self._echo(name, style, process)))
             code = await self._watch()
-            await self._drain(group)
+            await self._drain()
+        finally:
+            self._kill()
+            await self._all_ended(_END_LIMIT_S)
+            # What an ended process has printed is there already, but a child that outlives it may hold the pipe open.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.gather(*echoes, return_exceptions=True), _WATCH_EVERY_S)
         return code
 
     async def _start(self, line: str) -> asyncio.subprocess.Process:
@@ -110,36 +127,41 @@ class _Foreman:
         self._say("stopping: the workers end or hand over what they do; once more kills them")
         return exits.OK
 
-    async def _drain(self, group: asyncio.TaskGroup) -> None:
-        alive = [process for process in self._running.values() if process.returncode is None]
-        for process in alive:
+    async def _drain(self) -> None:
+        for process in self._alive().values():
             with suppress(ProcessLookupError):
                 process.terminate()
-        ended = group.create_task(_all_ended(alive))
-        killed = group.create_task(self._killing.wait())
-        await asyncio.wait([ended, killed], timeout=_DRAIN_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
-        killed.cancel()
-        for name, process in self._running.items():
-            if process.returncode is None:
-                self._say(f"killing {name}, which has not ended")
-                process.kill()
+        await self._all_ended(_DRAIN_LIMIT_S, unless=self._killing)
+        for name in self._alive():
+            self._say(f"killing {name}, which has not ended")
+
+    def _alive(self) -> dict[str, asyncio.subprocess.Process]:
+        return {name: process for name, process in self._running.items() if process.returncode is None}
+
+    def _kill(self) -> None:
+        for process in self._alive().values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # it leads a group: that of its session
+
+    async def _all_ended(self, limit_s: float, unless: asyncio.Event | None = None) -> None:
+        """Wait until every process has ended; its `wait` would wait for the end of its pipe, too."""
+        limit = asyncio.get_running_loop().time() + limit_s
+        cut_short = asyncio.Event() if unless is None else unless
+        while self._alive() and not cut_short.is_set() and asyncio.get_running_loop().time() < limit:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(cut_short.wait(), _LOOK_EVERY_S)
 
     async def _echo(self, name: str, style: str, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         width = max(len(each) for each in self._lines)
-        while line := await _line(process.stdout):
-            self._console.print(Text.assemble((f"{name:<{width}} | ", style), line))
+        while (line := await _line(process.stdout)) is not None:
+            self._console.print(Text.assemble((f"{name:<{width}} | ", style), line), soft_wrap=True)
 
     def _signalled(self) -> None:
         (self._killing if self._stopping.is_set() else self._stopping).set()
 
     def _say(self, words: str) -> None:
-        self._console.print(Text.assemble(("lastword | ", "bold"), words))
-
-
-async def _all_ended(processes: list[asyncio.subprocess.Process]) -> None:
-    for process in processes:
-        await process.wait()
+        self._console.print(Text.assemble(("lastword | ", "bold"), words), soft_wrap=True)
 
 
 async def _line(stream: asyncio.StreamReader) -> str | None:

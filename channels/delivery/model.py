@@ -10,7 +10,9 @@ A log entry of which no delivery could be made is kept as a dead delivery withou
 place of the entry in the log.
 """
 
-from dataclasses import dataclass, field
+import json
+import re
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 import orjson
@@ -20,6 +22,8 @@ RECORD_VERSION = 1
 State = Literal["queued", "in_flight", "waiting", "delivered", "dead", "held", "cancelled"]
 """queued: due now. in_flight: an attempt may be under way until its lease ends. waiting: the next attempt has a time.
 held: not to be sent until someone says so. The others are final; a dead one can be replayed."""
+
+_HALF_PAIR = re.compile(r"[\ud800-\udfff]")
 
 LIVE: frozenset[State] = frozenset({"queued", "in_flight", "waiting"})
 
@@ -101,9 +105,19 @@ class Unsent:
     reason: str
 
 
+def well_formed(text: str) -> str:
+    """The text as UTF-8 can hold it: with U+FFFD in place of each half of a surrogate pair."""
+    return _HALF_PAIR.sub("\ufffd", text)
+
+
+def json_bytes(value: object) -> bytes:
+    """Compact JSON of what dataclasses, dicts and texts hold, whatever the texts are: they are made `well_formed`."""
+    return well_formed(json.dumps(value, default=asdict, ensure_ascii=False, separators=(",", ":"))).encode()
+
+
 def encode(delivery: Delivery) -> bytes:
     """The stored form: one JSON object with the record version `v`."""
-    return orjson.dumps({"v": RECORD_VERSION, "delivery": delivery})
+    return json_bytes({"v": RECORD_VERSION, "delivery": delivery})
 
 
 def decode(data: bytes) -> Delivery | None:

@@ -9,7 +9,7 @@ The body depends on the sealed turn alone, so every attempt sends the same bytes
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import orjson
+from channels.delivery.model import json_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,9 @@ class TurnEnd:
 
 
 def render(event_type: str, sealed_ms: int, end: TurnEnd) -> bytes:
-    """The body, as UTF-8 JSON. `sealed_ms`: UTC milliseconds; written as RFC 3339 text."""
+    """The body, as UTF-8 JSON. `sealed_ms`: UTC milliseconds; written as RFC 3339 text.
+
+    Half a surrogate pair, which UTF-8 cannot hold, is written as U+FFFD.
+    """
     sealed = datetime.fromtimestamp(sealed_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return orjson.dumps({"type": event_type, "timestamp": sealed.replace("+00:00", "Z"), "data": end})
+    return json_bytes({"type": event_type, "timestamp": sealed.replace("+00:00", "Z"), "data": end})

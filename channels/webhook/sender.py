@@ -49,8 +49,8 @@ class Sealed:
 class WebhookSender:
     """Sends deliveries, each within `deadline_s` seconds.
 
-    `target`: where a destination is; raises `ConfigurationError`. `sealed`: reads a turn's end; None when it is not
-    known any more. `clock`: unix seconds, as the receivers count them.
+    `target`: where a destination is; raises `ConfigurationError`, and OSError for a file that it cannot use just now.
+    `sealed`: reads a turn's end; None when it is not known any more. `clock`: unix seconds, as receivers count them.
     """
 
     def __init__(
@@ -77,6 +77,8 @@ class WebhookSender:
             target = self._target(delivery.destination)
         except ConfigurationError as error:
             return Rejected("unknown_destination", str(error), "no")
+        except OSError as error:
+            return Deferred(None, "cannot_sign", str(error), "no")
         sealed = await self._sealed(delivery.turn)
         if sealed is None:
             return Rejected("turn_expired", f"turn {delivery.turn} is not stored any more", "no")

@@ -1,13 +1,17 @@
 import json
 import re
+import shlex
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from channels.console import exits
+from channels.console.cli import app
+from worker.ids import partition_of
 
 Lastword = Callable[..., Any]
 
@@ -48,6 +52,50 @@ def test_no_command_lacks_a_test_of_its_help(lastword: Lastword) -> None:
             assert full in COMMANDS or full in {"turns", "deliveries"}
 
 
+@pytest.mark.requirement("console:help:example")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_example_of_every_help_is_taken_by_the_parser(command: str) -> None:
+    found: Any = get_command(app)
+    for name in command.split():
+        found = found.commands[name]
+    line = found.epilog.removeprefix("Example: lastword ").split(" > ")[0]
+    words = shlex.split(line)[len(command.split()) :]
+    given = found.make_context(command, words).params
+    for name in ("turn", "delivery"):
+        assert name not in given or partition_of(given[name]) is not None
+
+
+@pytest.mark.requirement("console:help:example")
+def test_help_shows_the_brackets_of_a_settings_name(lastword: Lastword) -> None:
+    for command in ("run", "submit"):
+        assert "[agents.NAME]" in lastword(command, "--help").out
+
+
+DATA_COMMANDS = ("run hello", "submit hello", "up", "turns show turn_00" + "0" * 20, "deliveries list")
+
+
+@pytest.mark.requirement("console:embedded:any-folder")
+@pytest.mark.usefixtures("provider")
+@pytest.mark.parametrize("command", DATA_COMMANDS)
+def test_a_data_folder_that_cannot_be_used_ends_with_2_and_is_named(
+    lastword: Lastword, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.delenv("LASTWORD_DATA_DIR")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/dev/null")
+    ran = lastword(*command.split())
+    assert ran.code == exits.USAGE
+    assert "data_dir '/dev/null/.local/share/lastword' cannot be used" in ran.err
+    assert "LASTWORD_DATA_DIR" in ran.err
+
+
+@pytest.mark.requirement("console:embedded:any-folder")
+def test_a_data_folder_may_be_relative(lastword: Lastword, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LASTWORD_DATA_DIR", "rel")
+    assert lastword("deliveries", "list").code == exits.OK
+    assert (tmp_path / "rel" / "server.log").is_file()
+
+
 @pytest.mark.requirement("console:exits:documented")
 def test_the_help_tells_what_each_exit_code_means(lastword: Lastword) -> None:
     out = " ".join(lastword("--help").out.split())
@@ -83,7 +131,6 @@ def test_a_redis_that_is_away_ends_with_4(
     lastword: Lastword, monkeypatch: pytest.MonkeyPatch, unused_port: int, command: str
 ) -> None:
     monkeypatch.setenv("LASTWORD_REDIS_URL", f"redis://127.0.0.1:{unused_port}/0")
-    monkeypatch.setattr("worker.store.inbox._PATIENCE_S", 0.1)
     ran = lastword(*command.split())
     assert ran.code == exits.UNREACHABLE
     assert "Redis" in ran.err

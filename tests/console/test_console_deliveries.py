@@ -37,6 +37,7 @@ async def _prepare(url: str) -> None:
     await outbox.insert("relay", "0-0", "1-1", [delivery(1), delivery(2)])
     [held] = await outbox.claim("token", 1)
     await outbox.settle(held, Rejected("http_410", "the receiver is gone"))
+    await client.hset(f"lw:{{p00}}:turn:{delivery(1).turn}", "state", "sealed")  # only a turn that is stored has a text
     await client.aclose()
 
 
@@ -91,3 +92,32 @@ def test_a_delivery_that_nobody_knows_is_named(lastword: Lastword) -> None:
 def test_an_empty_outbox_says_so(lastword: Lastword, real_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LASTWORD_REDIS_URL", real_url)
     assert "no deliveries" in lastword("deliveries", "list").out
+
+
+@pytest.mark.requirement("console:deliveries:whole-ids")
+@pytest.mark.parametrize("terminal", [False, True])
+def test_ids_and_states_are_whole_in_eighty_columns(
+    lastword: Lastword, monkeypatch: pytest.MonkeyPatch, dead: str, terminal: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    if terminal:
+        monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    listed = lastword("deliveries", "list").out
+    for id_, state in ((dead, "dead"), (delivery(2).id, "queued")):
+        [line] = [line for line in listed.splitlines() if id_ in line]
+        assert state in line
+    shown = lastword("deliveries", "show", dead).out
+    assert dead in shown
+    assert delivery(1).event_id in shown
+
+
+@pytest.mark.requirement("console:deliveries:replay-without-broker")
+@pytest.mark.parametrize("scheme", ["redis://127.0.0.1:{}/0", "amqp://guest:guest@127.0.0.1:{}//"])
+def test_a_replay_stands_though_the_broker_is_away(
+    lastword: Lastword, monkeypatch: pytest.MonkeyPatch, dead: str, unused_port: int, scheme: str
+) -> None:
+    monkeypatch.setenv("LASTWORD_BROKER_URL", scheme.format(unused_port))
+    ran = lastword("deliveries", "replay", dead, "--json")
+    assert ran.code == exits.OK
+    assert json.loads(ran.out)["state"] != "dead"
+    assert "stored; the delivery processes will find it" in ran.err

@@ -31,8 +31,12 @@ async def base_url() -> AsyncIterator[Callable[[int, str], Any]]:
                 return web.Response(status=401)
             return web.Response(status=status, text=body)
 
+        async def chat(_: web.Request) -> web.Response:
+            return web.Response(status=400, text="no messages")
+
         app = web.Application()
         app.router.add_get("/v1/models", models)
+        app.router.add_post("/v1/chat/completions", chat)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -76,10 +80,51 @@ async def test_a_provider_that_is_wrong_is_told_with_the_fix(
     assert fix in check.fix
 
 
-async def test_a_provider_that_lists_no_models_is_not_called_wrong(base_url: Callable[[int, str], Any]) -> None:
+async def test_a_provider_that_answers_chat_but_lists_no_models_is_not_called_wrong(
+    base_url: Callable[[int, str], Any],
+) -> None:
     [check] = await doctor.check_providers(asking(await base_url(404, "")))
     assert check.good
     assert "small not checked" in check.finding
+
+
+@pytest.mark.requirement("console:doctor:each-with-its-fix")
+async def test_a_base_url_that_lacks_its_v1_is_told(base_url: Callable[[int, str], Any]) -> None:
+    url = (await base_url(200, KNOWN)).removesuffix("/v1")
+    [check] = await doctor.check_providers(asking(url))
+    assert not check.good
+    assert "404" in check.finding
+    assert "often ends in /v1" in check.fix
+
+
+@pytest.mark.requirement("console:doctor:each-with-its-fix")
+@pytest.mark.parametrize("scheme", ["redis://127.0.0.1:{}/0", "amqp://guest:guest@127.0.0.1:{}//"])
+async def test_a_broker_that_is_away_is_told_with_the_fix(real_url: str, unused_port: int, scheme: str) -> None:
+    broker = scheme.format(unused_port)
+    [check] = await doctor.check_broker(Settings(redis_url=real_url, broker_url=broker))
+    assert not check.good
+    assert "LASTWORD_BROKER_URL" in check.fix
+    assert "guest" not in check.finding + check.fix
+    [check] = await doctor.check_broker(Settings(redis_url=real_url, broker_url=f"{real_url.removesuffix('0')}1"))
+    assert check.good
+    assert await doctor.check_broker(Settings(redis_url=real_url, broker_url=real_url)) == []
+    assert await doctor.check_broker(Settings(redis_url=real_url)) == []
+
+
+@pytest.mark.requirement("console:doctor:secret-per-machine")
+def test_a_secret_that_each_machine_would_make_for_itself_is_told(lastword: Lastword) -> None:
+    secret = "whsec_" + "A" * 32
+    shared: dict[str, Any] = {"redis_url": "redis://redis.example/0"}
+    [check] = doctor.check_secret(Settings.model_validate(shared))
+    assert check.good
+    assert "each machine" in check.finding
+    assert "delivery.secret" in check.fix
+    named = {"subscribers": {"billing": {"url": "https://example.com/hook"}}}
+    [check] = doctor.check_secret(Settings.model_validate(shared | named))
+    assert "billing" in check.finding
+    assert doctor.check_secret(Settings.model_validate(named)) == []
+    assert doctor.check_secret(Settings.model_validate(shared | named | {"delivery": {"secret": secret}})) == []
+    assert lastword("doctor").out.count("note") == 0
 
 
 @pytest.mark.requirement("console:doctor:each-with-its-fix")
@@ -162,6 +207,21 @@ def test_another_package_of_our_name_is_found(monkeypatch: pytest.MonkeyPatch, t
     assert "environment of its own" in fault.fix
 
 
+@pytest.mark.requirement("console:doctor:import-clash")
+@pytest.mark.parametrize("stranger", ["worker/__init__.py", "channels.py"])
+def test_a_package_in_the_working_directory_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stranger: str
+) -> None:
+    """`python -m celery`, which `lastword up` starts, looks there first; this process does not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / stranger).parent.mkdir(exist_ok=True)
+    (tmp_path / stranger).touch()
+    [fault] = faults(doctor.check_imports()).values()
+    assert fault.name == f"package {stranger.split('/', maxsplit=1)[0].removesuffix('.py')}"
+    assert stranger in fault.finding
+    assert "working directory" in fault.fix
+
+
 def test_a_data_folder_that_cannot_be_written_is_found(tmp_path: Path) -> None:
     assert doctor.check_data_dir(tmp_path / "new" / "folder").good
     (tmp_path / "file").touch()
@@ -183,4 +243,5 @@ def test_the_exit_code_is_0_only_if_all_is_good(
     assert [check["name"] for check in told["checks"] if not check["good"]] == ["provider main"]
     listing = lastword("doctor").out
     assert "FAULT provider main" in listing
+    assert "note  webhook secret" in listing
     assert "fix: " in listing

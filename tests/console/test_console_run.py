@@ -1,15 +1,20 @@
 """`lastword run` as a program: what a pipe gets, what `--json` prints, what a terminal shows, and the exit codes."""
 
 import asyncio
+import contextlib
 import json
 import os
 import pty
+import re
+import signal
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.stack import stand_in
+from tests.support.stack import eventually, stand_in
 
 SCRIPT = """
 [[calls]]
@@ -109,6 +114,138 @@ async def test_a_terminal_shows_the_half_sentence_and_says_that_it_is_void(tmp_p
     half, void, whole = shown.find("Half a sentence that"), shown.find("void"), shown.find("A whole answer.")
     assert 0 <= shown.find("I will look. ") < half < void < whole
     assert shown.count("I will look. ") == shown.count("A whole answer.") == 1
+
+
+SLOW = '[[calls]]\nsteps = [ { text = "Slowly", pieces = 6, every_s = 0.1 }, { stall = true } ]\n'
+WAITING = """
+[[conversations]]
+match = "first"
+calls = [ { steps = [ { text = "First" }, { pause_s = 3 }, { text = " answer." } ] } ]
+
+[[conversations]]
+match = "second"
+calls = [ { steps = [ { text = "Second" }, { pause_s = 4 }, { text = " answer." } ] } ]
+"""
+
+
+@contextlib.asynccontextmanager
+async def running(base_url: str, folder: Path, prompt: str, **more: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`lastword run` with pipes, ended whatever becomes of it."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "channels", "run", prompt),
+        env=environment(base_url, folder) | {"LASTWORD_PROVIDERS__MAIN__STALL_TIMEOUT_S": "30"} | more,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def said(process: asyncio.subprocess.Process) -> tuple[int | None, str, str]:
+    """Exit code, standard output and standard error, once it has ended."""
+    out, err = await asyncio.wait_for(process.communicate(), WITHIN_S)
+    return process.returncode, out.decode(), err.decode()
+
+
+async def asked(folder: Path, words: str) -> None:
+    """Wait until the provider was asked for an answer to `words`."""
+
+    async def look() -> bool:
+        return words in (folder / "transcript.jsonl").read_text(encoding="utf-8")
+
+    await eventually(look, bool, f"{words!r} to reach the provider")
+
+
+def address(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "data" / "server.json").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.requirement("console:run:side-by-side")
+async def test_a_run_that_joined_another_ones_server_completes_after_it(tmp_path: Path) -> None:
+    async with stand_in(WAITING, tmp_path) as provider, running(provider.base_url, tmp_path, "first") as first:
+        await asked(tmp_path, "first")
+        async with running(provider.base_url, tmp_path, "second") as second:
+            await asked(tmp_path, "second")
+            assert first.returncode is None
+            ends = await asyncio.gather(said(first), said(second))
+    assert [(code, out) for code, out, _ in ends] == [(0, "First answer.\n"), (0, "Second answer.\n")]
+    assert "another Lastword command uses the server" in ends[0][2]
+    assert ends[1][2] == ""
+
+
+@pytest.mark.requirement("console:run:lost-redis")
+async def test_a_run_whose_redis_dies_ends_with_4_and_says_what_becomes_of_the_turn(tmp_path: Path) -> None:
+    async with stand_in(SLOW, tmp_path) as provider, running(provider.base_url, tmp_path, "hello") as process:
+        await asked(tmp_path, "hello")
+        os.kill(address(tmp_path)["pid"], signal.SIGKILL)
+        code, out, err = await said(process)
+    assert (code, out) == (4, "")
+    assert re.search(r"turn_[0-9a-f]{22} is kept", err)
+    assert "Redis" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.requirement("console:run:interrupted")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_a_signal_hands_the_turn_over_and_says_so(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    async with stand_in(SLOW, tmp_path) as provider, running(provider.base_url, tmp_path, "hello") as process:
+        await asked(tmp_path, "hello")
+        process.send_signal(number)
+        ended, out, err = await said(process)
+    assert (ended, out) == (code, "")
+    kept = re.search(r"(turn_[0-9a-f]{22}) is kept: the next turns process goes on with it", err)
+    assert kept
+    shown = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "channels", "turns", "show", kept[1], "--json"),
+        env=environment("http://127.0.0.1:1/v1", tmp_path),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    told = json.loads((await shown.communicate())[0])
+    assert (told["state"], told["outcome"]) == ("queued", None)
+    assert "handoff" in json.dumps(told["outputs"]) or told["discards"] == 1
+
+
+@pytest.mark.requirement("console:run:interrupted")
+async def test_a_turn_that_is_not_to_be_handed_over_may_end_after_a_signal(tmp_path: Path) -> None:
+    async with (
+        stand_in(WAITING, tmp_path) as provider,
+        running(provider.base_url, tmp_path, "first", LASTWORD_TURNS__ON_DRAIN="fail") as process,
+    ):
+        await asked(tmp_path, "first")
+        process.send_signal(signal.SIGINT)
+        code, out, err = await said(process)
+    assert (code, out, err) == (0, "First answer.\n", "")
+
+
+@pytest.mark.requirement("console:terminal:no-control")
+@pytest.mark.parametrize("kind", ["terminal", "pipe"])
+async def test_control_characters_of_a_model_reach_a_pipe_but_no_terminal(tmp_path: Path, kind: str) -> None:
+    evil = "[[calls]]\nsteps = [ { text = 'A\\u001b[2JB\\u009bC\\rD\\tE\\nF\\u0007' } ]\n".replace("'", '"').replace(
+        "\\\\", "\\"
+    )
+    if kind == "pipe":
+        code, out, _ = await run(evil, tmp_path)
+        assert (code, out) == (0, "A\x1b[2JB\x9bC\rD\tE\nF\x07\n")
+        return
+    async with stand_in(evil, tmp_path) as provider:
+        ours, theirs = pty.openpty()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "channels", "run", "hello"),
+            env=environment(provider.base_url, tmp_path),
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        shown = await asyncio.wait_for(asyncio.to_thread(_read_all, ours), WITHIN_S)
+        await process.wait()
+    assert "A␛[2JB\ufffdC␍D" in shown
+    assert "E\r\nF␇" in shown
+    assert "\x1b[2J" not in shown
 
 
 def _read_all(terminal: int) -> str:

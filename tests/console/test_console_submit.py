@@ -1,13 +1,22 @@
+import asyncio
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
 from channels.console import exits
+from channels.console.run import FOLLOW_BLOCK_S
 from channels.console.submit import labels_of
+from channels.settings import Settings
+from tests.support.stack import stand_in
+from worker import api
 from worker.errors import ConfigurationError
+from worker.store import connect
+from worker.wiring import TurnProcess
 
 Lastword = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("provider")
@@ -101,3 +110,37 @@ def test_a_turn_that_nobody_knows_is_named(lastword: Lastword, store: str) -> No
     assert "is not known" in ran.err
     assert lastword("turns", "show", "42").code == exits.USAGE
     assert store
+
+
+FAILED = "[[calls]]\nstatus = 401\n"
+
+
+async def _failed_turn(url: str, folder: Path) -> str:
+    """Submit with a key, and have the turn fail."""
+    async with stand_in(FAILED, folder) as provider:
+        settings = Settings.model_validate(
+            {"redis_url": url, "providers": {"main": {"base_url": provider.base_url, "model": "m"}}}
+        )
+        client = connect.open_redis(url, block_s=FOLLOW_BLOCK_S)
+        process = TurnProcess(settings)
+        await process.start()
+        submitted = await api.submit(
+            settings, client, prompt="hello", source="cli", wake=lambda _: None, idempotency_key="k"
+        )
+        await process.run_session(submitted.session)
+        await process.stop()
+        await client.aclose()
+        return submitted.turn
+
+
+@pytest.mark.requirement("console:submit:failed")
+def test_a_turn_that_failed_tells_its_error(lastword: Lastword, store: str, tmp_path: Path) -> None:
+    turn = asyncio.run(_failed_turn(store, tmp_path))
+    ran = lastword("submit", "hello", "--idempotency-key", "k", "--wait", "5")
+    assert ran.code == exits.FAILED
+    assert ran.out == f"{turn} failed\n"
+    assert re.search(r"^error: .*providers.main.api_key.* \[\w+, reference [0-9a-f]{8}\]$", ran.err, re.MULTILINE)
+    told = json.loads(lastword("submit", "hello", "--idempotency-key", "k", "--wait", "5", "--json").out)
+    assert told["outcome"] == "failed"
+    assert set(told["error"]) == {"category", "code", "message", "correlation_id"}
+    assert "providers.main.api_key" in told["error"]["message"]

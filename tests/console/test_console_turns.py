@@ -3,6 +3,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
+from channels.console.terminal import for_terminal
 from channels.console.turns import table_of
 from worker.output.events import (
     CallCompletedOutput,
@@ -83,3 +84,22 @@ def test_tools_usage_and_errors_have_a_row_each() -> None:
         "turn failed (stall)",
     ):
         assert words in shown
+
+
+@pytest.mark.requirement("console:terminal:no-control")
+def test_control_characters_are_shown_as_signs_in_a_terminal_alone() -> None:
+    evil = "\x1b]0;title\x07 \x9b2J \x7f\ttab\nline"
+    assert for_terminal(evil) == "␛]0;title␇ \ufffd2J ␡\ttab\nline"
+    outputs: list[Output] = [
+        TextOutput(text="\x1b[2Jone", call=1, attempt=1),
+        ToolResultOutput(tool_call_id="a", name="clock", result="\x1b[2Jtwo", call=1),
+        TextDeltaOutput(text="\x1b[2Jthree", call=2, attempt=1),
+        TextStreamDiscardedOutput(call=2, attempt=1, reason="timeout", discarded_bytes=8),
+        TextDeltaOutput(text="\x1b[2Jfour", call=2, attempt=2),
+        ErrorOutput(message="\x1b[2Jfive", category="timeout", code="stall", correlation_id="c0ffee"),
+    ]
+    console = Console(width=120)
+    shown = "".join(segment.text for segment in console.render(table_of(outputs, for_terminal)))
+    assert "\x1b" not in shown
+    for word in ("one", "two", "three", "four", "five"):
+        assert f"␛[2J{word}" in shown

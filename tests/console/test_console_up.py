@@ -17,12 +17,12 @@ ROOT = Path(__file__).parents[2]
 LIMIT_S = 20.0
 
 WORKER = """
-import os, signal, sys
+import os, signal, subprocess, sys
 import redis
 
 name, manner = sys.argv[1:]
 client = redis.Redis.from_url(os.environ["LASTWORD_REDIS_URL"])
-print("ready", name, os.environ["LASTWORD_REDIS_URL"], flush=True)
+print("ready", name, os.environ["LASTWORD_REDIS_URL"], "pid", os.getpid(), flush=True)
 
 def stop(*_):
     if manner == "stubborn":
@@ -36,18 +36,31 @@ signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGINT, lambda *_: print("interrupted", name, flush=True))
 if manner == "dies":
     sys.exit(7)
+if manner == "chatty":
+    print()
+    for number in range(1024):
+        print(f"line {number:04}", "x" * 1010, flush=True)
+    print("a" * 300_000, "the end", flush=True)
+if manner == "clinging":  # its child outlives it, in a session of its own, and holds the pipe
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"],
+        start_new_session=True,
+    )
+    print("child", child.pid, flush=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 while True:
     signal.pause()
 """
 
 RUN = """
 import json, sys
-from pathlib import Path
-from channels.console.up import run_up
+from channels import __main__
+from channels.console import up
 from channels.settings import Settings
 
 settings = Settings.model_validate(json.loads(sys.argv[1]))
-sys.exit(run_up(settings, json.loads(sys.argv[2])))
+__main__.app = lambda prog_name: sys.exit(up.run_up(settings, json.loads(sys.argv[2])))
+__main__.main()
 """
 
 
@@ -82,6 +95,9 @@ class Up:
         assert isinstance(code, int)
         return code
 
+    def wait_until(self, fits: Callable[[], bool], awaited: str) -> None:
+        self._wait(fits, awaited)
+
     def url(self) -> str:
         return next(word for word in self.printed.split() if word.startswith("redis://"))
 
@@ -93,6 +109,14 @@ class Up:
 
 
 Start = Callable[..., Up]
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and more than a name (a zombie whose parent has not looked)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 @pytest.fixture
@@ -167,6 +191,61 @@ def test_a_second_signal_kills_what_does_not_end(start: Start) -> None:
     assert "killing two, which has not ended" in up.printed
 
 
+@pytest.mark.requirement("console:up:ends-in-time")
+def test_all_that_a_worker_prints_comes_through_and_up_ends(start: Start) -> None:
+    """A blank line once ended the echo: the pipe filled, and the worker and `up` waited for ever."""
+    up = start(one="chatty")
+    up.wait_for("the end")
+    up.process.terminate()
+    assert up.wait_for_end() == 0
+    lines = up.printed.splitlines()
+    assert "one | " in lines
+    assert [line[6:15] for line in lines if line.startswith("one | line")] == [
+        f"line {each:04}" for each in range(1024)
+    ]
+    assert sum(line.count("a") for line in lines if line.startswith("one | aaa")) == 300_000
+    assert "one | drained one" in lines
+
+
+@pytest.mark.requirement("console:up:ends-in-time")
+def test_up_ends_though_a_grandchild_holds_the_pipe(start: Start) -> None:
+    up = start(one="clinging")
+    up.wait_for("one | child ")
+    child = int(up.printed.split("one | child ", 1)[1].split()[0])
+    try:
+        up.process.terminate()
+        up.wait_for("lastword | stopping")
+        up.process.terminate()
+        assert up.wait_for_end() == 0
+        assert "killing one, which has not ended" in up.printed
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can take children along")
+@pytest.mark.requirement("console:up:dies-with-all")
+def test_a_kill_of_up_takes_the_workers_and_the_server_along(start: Start) -> None:
+    up = start(one="drains")
+    up.wait_for("ready one")
+    worker = int(up.printed.split("ready one", 1)[1].split("pid ", 1)[1].split()[0])
+    with redis.Redis.from_url(up.url()) as client:
+        server = int(client.info("server")["process_id"])
+    up.process.kill()
+    up.process.wait()
+    up.wait_until(lambda: not _runs(worker), "the end of the worker")
+    up.wait_until(lambda: not _runs(server), "the end of the server")
+
+
+@pytest.mark.requirement("console:exits:unreachable")
+def test_a_redis_that_is_away_ends_up_with_4_before_anything_is_started(start: Start, unused_port: int) -> None:
+    up = start(url=f"redis://127.0.0.1:{unused_port}/0", one="drains")
+    assert up.wait_for_end() == 4
+    assert "Redis" in up.printed
+    assert "redis_url" in up.printed
+    assert "ready one" not in up.printed
+    assert "Traceback" not in up.printed
+
+
 def test_no_server_is_started_where_one_is_set(start: Start, real_url: str) -> None:
     up = start(url=real_url, one="drains")
     up.wait_for(f"ready one {real_url}")
@@ -182,4 +261,5 @@ def test_a_second_up_on_the_same_folder_is_refused(start: Start) -> None:
     second = start(two="drains")
     assert second.wait_for_end() != 0
     assert "another Lastword command runs its server" in second.printed
+    assert f"(process {first.process.pid})" in second.printed
     assert "LASTWORD_DATA_DIR" in second.printed

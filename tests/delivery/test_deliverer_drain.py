@@ -15,6 +15,7 @@ from channels.delivery.model import Deferred, Delivered, Delivery, Outcome, Unse
 from channels.outbox import Outbox
 from tests.delivery.passing_time import let_pass
 from worker import ids
+from worker.errors import StoreUnavailable
 
 LEASE_S = lease_for(5.0)
 
@@ -178,6 +179,36 @@ async def test_an_attempt_that_was_not_made_does_not_count(fake_redis: redis.asy
     assert (delivery.state, delivery.attempts, delivery.log) == ("queued", 0, ())
 
 
+@pytest.mark.requirement("delivery:drain:unsent")
+async def test_an_attempt_whose_turn_could_not_be_read_in_time_does_not_count(fake_redis: redis.asyncio.Redis) -> None:
+    async def find_redis_silent() -> Outcome:
+        one.stop()
+        raise StoreUnavailable("Redis did not answer")
+
+    [made] = await due(fake_redis, "crm")
+    one = deliverer(fake_redis, ScriptedSender({"crm": find_redis_silent}))
+    await one.drain()
+    delivery = await outbox.show(fake_redis, made)
+    assert (delivery.state, delivery.attempts, delivery.log) == ("queued", 0, ())
+
+
+@pytest.mark.requirement("delivery:drain:sender-fault")
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), TimeoutError(), ConnectionResetError()])
+async def test_a_fault_of_the_machine_in_a_sender_is_not_taken_for_a_silent_redis(
+    fake_redis: redis.asyncio.Redis, error: OSError
+) -> None:
+    async def fail() -> Outcome:
+        one.stop()
+        raise error
+
+    [made] = await due(fake_redis, "crm")
+    one = deliverer(fake_redis, ScriptedSender({"crm": fail}))
+    await one.drain()
+    delivery = await outbox.show(fake_redis, made)
+    assert (delivery.state, delivery.code, delivery.attempts) == ("waiting", "internal_error", 1)
+    assert type(error).__name__ in delivery.message
+
+
 async def test_a_stopped_deliverer_claims_nothing_more_and_ends_what_it_began(fake_redis: redis.asyncio.Redis) -> None:
     released = asyncio.Event()
 
@@ -284,3 +315,43 @@ async def test_a_claim_that_fails_ends_its_drain_and_cuts_off_nothing(fake_redis
         released.set()
     assert await states(fake_redis, [made]) == ["delivered"]
     assert sender.sent == ["slow"]
+
+
+class LateClaims:
+    """Stands before an outbox's claims: the first `lost` of them get no answer, each for `silence_s`."""
+
+    def __init__(self, outbox: Outbox, *, lost: int, silence_s: float) -> None:
+        self.asked = 0
+        self._lost = lost
+        self._silence_s = silence_s
+        self._claim = outbox.claim
+        outbox.claim = self.claim  # type: ignore[method-assign]
+
+    async def claim(self, token: str, limit: int) -> list[Delivery]:
+        self.asked += 1
+        if self.asked > self._lost:
+            return await self._claim(token, limit)
+        try:
+            await asyncio.wait_for(asyncio.Event().wait(), self._silence_s)
+        except TimeoutError:
+            raise redis.TimeoutError("no answer") from None
+        raise AssertionError("unreachable")
+
+
+@pytest.mark.requirement("delivery:drain:late-claim")
+@pytest.mark.parametrize(("lease_s", "silence_s", "asked"), [(40.0, 0.0, 2), (1.0, 0.3, 1)])
+async def test_a_claim_is_asked_for_again_only_while_enough_of_its_lease_would_be_left(
+    fake_redis: redis.asyncio.Redis, lease_s: float, silence_s: float, asked: int
+) -> None:
+    [made] = await due(fake_redis, "crm")
+    at = box(fake_redis)
+    claims = LateClaims(at, lost=1, silence_s=silence_s)
+
+    async def end() -> Outcome:
+        one.stop()
+        return Delivered(200)
+
+    one = Deliverer([at], ScriptedSender({"crm": end}), lease_s=lease_s, concurrency=1)
+    await bounded(one.drain(), "the drain to end")
+    assert claims.asked == asked
+    assert await states(fake_redis, [made]) == ["delivered" if asked > 1 else "queued"]

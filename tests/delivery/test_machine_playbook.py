@@ -219,3 +219,9 @@ def test_a_stored_delivery_reads_back_whole() -> None:
 )
 def test_a_record_that_cannot_be_read_is_left_alone(stored: bytes) -> None:
     assert model.decode(stored) is None
+
+
+@pytest.mark.requirement("delivery:record:round-trip")
+def test_a_reason_that_no_utf_8_holds_is_stored_with_a_mark_in_its_place() -> None:
+    delivery = Delivery("dlv_1", "evt_1", "turn_1", "turn.failed", "crm", 1, 0, message="cannot read /data/\udcff")
+    assert model.decode(model.encode(delivery)) == replace(delivery, message="cannot read /data/\ufffd")

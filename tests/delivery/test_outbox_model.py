@@ -31,11 +31,13 @@ from channels.outbox import Outbox
 from tests.delivery.passing_time import let_pass
 from tests.store.lossy import Fault, Lossy
 from worker import ids
+from worker.store import keys
 
 LEASE_S = 40.0
 BACKOFF = Backoff(schedule_s=(5.0, 30.0, 300.0))
 NONCE = "relay"
 TAG = "lw:{p00}:"
+TURN = "turn_00" + "b" * 20
 
 outcomes = st.sampled_from(
     [
@@ -77,6 +79,8 @@ class OutboxLife(RuleBasedStateMachine):
         self.line = Lossy(self.client)
         self.outbox = Outbox(self.client, 0, lease_s=LEASE_S, backoff=BACKOFF, chance=lambda: 0.5)
         self.run(self.outbox.take_log(NONCE, 3600))
+        client: Any = self.client
+        self.run(client.hset(keys.turn_record(TURN), "v", 1))
         self.expected: dict[str, Delivery] = {}
         self.held: list[Held] = []
         self.settled_claims: set[tuple[str, str]] = set()
@@ -94,7 +98,7 @@ class OutboxLife(RuleBasedStateMachine):
             Delivery(
                 id=ids.delivery_of(0, f"evt_{self.cursor}_{number}", "crm"),
                 event_id=f"evt_{self.cursor}_{number}",
-                turn="turn_00" + "b" * 20,
+                turn=TURN,
                 event_type="turn.completed",
                 destination="crm",
                 created_ms=1,

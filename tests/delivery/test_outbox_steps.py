@@ -15,6 +15,7 @@ from channels.outbox import Outbox, RelayFenced
 from tests.delivery.passing_time import let_pass
 from worker import ids
 from worker.errors import ConfigurationError
+from worker.store import keys
 
 NONCE = "relay"
 REFUSED = Deferred(None, "connection_refused", "nobody listens", "no")
@@ -53,7 +54,13 @@ async def died(client: redis.asyncio.Redis, event: str) -> Delivery:
     [held] = await box(client).claim("claim", 1)
     dead = await box(client).settle(held, Rejected("http_404", "hooks.example answered 404"))
     assert dead is not None
+    await known(client, dead)
     return dead
+
+
+async def known(client: Any, delivery: Delivery) -> None:
+    """Let the turn be stored that a delivery tells of."""
+    await client.hset(keys.turn_record(delivery.turn), "v", 1)
 
 
 @pytest.mark.requirement("delivery:outbox:claimed-by-one")
@@ -177,6 +184,16 @@ async def test_a_replayed_delivery_is_due_again_and_no_longer_expires(any_redis:
     assert (held.id, held.attempts) == (dead.id, 1)
     with pytest.raises(ConfigurationError, match="is in_flight: only a dead delivery can be replayed"):
         await outbox.replay(any_redis, dead.id)
+
+
+@pytest.mark.requirement("delivery:outbox:replay-of-nothing")
+async def test_a_dead_delivery_whose_turn_has_expired_is_not_replayed_and_says_why(any_redis: Any) -> None:
+    dead = await died(any_redis, "evt_1")
+    await any_redis.delete(keys.turn_record(dead.turn))
+    with pytest.raises(ConfigurationError, match=rf"turn {dead.turn} is not stored any more.*turns\.keep_s"):
+        await outbox.replay(any_redis, dead.id)
+    assert await outbox.show(any_redis, dead.id) == dead
+    assert await outbox.listed(any_redis, 1, 10, "dead") == [dead]
 
 
 async def test_deliveries_are_listed_newest_first_over_all_partitions(any_redis: redis.asyncio.Redis) -> None:

@@ -279,6 +279,15 @@ async def test_a_dead_log_entry_is_replayed_into_the_log_and_delivered_from_ther
     assert (delivery.turn, delivery.destination, delivery.state) == (turn, "crm", "queued")
 
 
+@pytest.mark.requirement("delivery:relay:dead-letter-replayed")
+async def test_a_dead_log_entry_that_names_no_turn_is_replayed_all_the_same(any_redis: Any) -> None:
+    await any_redis.xadd(keys.log(0), {"v": 2, "kind": "seal"})
+    await House(any_redis).relay().step()
+    [letter] = await made(any_redis)
+    assert (await outbox.replay(any_redis, letter.id)).state == "cancelled"
+    assert await any_redis.xlen(keys.log(0)) == 2
+
+
 @pytest.mark.requirement("delivery:relay:trim")
 async def test_the_log_is_trimmed_up_to_the_cursor_and_never_beyond(any_redis: Any) -> None:
     relay = House(any_redis).relay()
@@ -334,3 +343,33 @@ async def test_a_relay_outlives_an_absence_of_redis() -> None:
             await bounded(house.woken.wait(), "the relay to go on after Redis came back")
             stop.set()
         assert await told(client) == [(first, "crm"), (second, "crm")]
+
+
+@pytest.mark.requirement("delivery:relay:record-unanswered")
+async def test_a_turn_whose_record_was_not_answered_is_asked_for_again_and_is_no_dead_letter(any_redis: Any) -> None:
+    turn = await sealed(any_redis, "crm")
+    execute, lost = any_redis.execute_command, asyncio.Event()
+
+    async def lose_the_first_record(*command: Any, **options: Any) -> Any:
+        reply = await execute(*command, **options)
+        if command[:2] == ("HGETALL", keys.turn_record(turn)) and not lost.is_set():
+            lost.set()
+            raise redis.ConnectionError("the line broke before the reply came")
+        return reply
+
+    any_redis.execute_command = lose_the_first_record
+    relay = House(any_redis).relay()
+    with pytest.raises(redis.ConnectionError):
+        await relay.step()
+    assert lost.is_set()
+    assert await made(any_redis) == []
+    await relay.step()
+    [delivery] = await made(any_redis)
+    assert (delivery.turn, delivery.destination, delivery.state) == (turn, "crm", "queued")
+
+
+async def test_a_destination_that_no_utf_8_holds_costs_the_others_nothing(any_redis: Any) -> None:
+    turn = await sealed(any_redis, "crm", "audit")
+    await any_redis.hset(keys.turn_record(turn), "destinations", r'["crm", "half \ud83d", "audit"]')
+    await House(any_redis).relay().step()
+    assert await told(any_redis) == [(turn, "crm"), (turn, "half \ufffd"), (turn, "audit")]

@@ -159,6 +159,19 @@ def test_a_destination_is_a_subscriber_or_a_url() -> None:
         settings.subscriber("gopher://x")
 
 
+@pytest.mark.requirement("settings:secrets:never-printed")
+@pytest.mark.parametrize(
+    "destination", ["https:/hooks.example/hush7?k=hush7", "hooks.example/hush7", "u:hush7@hooks.example", "ops hush7"]
+)
+def test_a_destination_that_is_none_does_not_repeat_what_may_be_a_secret(destination: str) -> None:
+    settings = Settings.model_validate({"subscribers": {"ops": {"url": "http://127.0.0.1/ops"}}})
+    with pytest.raises(
+        ConfigurationError, match=r"is neither a URL nor a subscriber; add \[subscribers\.NAME\]"
+    ) as caught:
+        settings.subscriber(destination)
+    assert "hush7" not in str(caught.value)
+
+
 @pytest.mark.requirement("settings:secrets:signing")
 def test_a_signing_secret_is_generated_once_for_its_owner_alone(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data")
@@ -168,6 +181,27 @@ def test_a_signing_secret_is_generated_once_for_its_owner_alone(tmp_path: Path) 
     Webhook(secret)  # an independent library takes it
     [file] = (tmp_path / "data").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.requirement("settings:secrets:unusable")
+def test_a_secret_that_can_be_neither_read_nor_made_names_its_path_and_the_fix(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "taken" / "webhook-secret").mkdir(parents=True)
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "taken"):
+        settings = Settings(data_dir=folder)
+        with pytest.raises(OSError, match=r"set delivery\.secret, or correct data_dir or its rights") as caught:
+            settings.common_secret()
+        assert str(folder / "webhook-secret") in str(caught.value)
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["webhook-secret"]
+
+
+@pytest.mark.requirement("settings:secrets:unusable")
+@pytest.mark.parametrize("content", [b"", b"whsec_", b"hush7\n", b"\xff\xfehush7"])
+def test_a_generated_secret_that_was_damaged_names_its_path_and_not_its_words(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "webhook-secret").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"webhook-secret: .*give whsec_") as caught:
+        Settings(data_dir=tmp_path).common_secret()
+    assert "hush7" not in str(caught.value)
 
 
 @pytest.mark.requirement("settings:secrets:signing")

@@ -231,6 +231,17 @@ def test_no_secret_is_printed(write: Write) -> None:
         f'[subscribers.a]\nurl = "http://127.0.0.1"\nheaders = {{ X = "{CANARY}\\n" }}\n',
         f'[providers.main]\nbase_url = "http://u:{CANARY}@127.0.0.1"\n',
         f'[providers.main]\nbase_url = "http://127.0.0.1?key={CANARY}"\n',
+        f'[providers.main]\nbase_url = "http://127.0.0.1/{CANARY}?key=a"\n',
+        f'[providers.main]\nbase_url = "http://127.0.0.1/{CANARY}#{CANARY}"\n',
+        f'[providers.main]\nbase_url = "http://127.0.0.1:99999/{CANARY}"\n',
+        f'[providers.main]\nbase_url = "http://u:a/{CANARY}@127.0.0.1"\n',
+        f'[providers.main]\nbase_url = "u:{CANARY}@127.0.0.1/{CANARY}?{CANARY}"\n',
+        f'[providers.main]\nbase_url = "htp://127.0.0.1/{CANARY}"\n',
+        f'[subscribers.a]\nurl = "https://127.0.0.1/{CANARY}?token={CANARY}#{CANARY}"\n',
+        f'[subscribers.a]\nurl = "htps://127.0.0.1/{CANARY}?token={CANARY}"\n',
+        f'[subscribers.a]\nurl = "https://127.0.0.1/{CANARY} ?token={CANARY}"\n',
+        f'[subscribers.a]\nurl = "https://127.0.0.1:99999/{CANARY}?token={CANARY}"\n',
+        f'[subscribers.a]\nurl = "127.0.0.1/{CANARY}"\n',
         f'[providers.main]\nbase_url = "http://127.0.0.1"\napi_key = ["{CANARY}"]\n',
         f'[providers.main]\nbase_url = "http://127.0.0.1"\napi_kye = "{CANARY}"\n',
         f'[providers]\nmain = "{CANARY}"\n',
@@ -272,3 +283,8 @@ def test_a_text_that_looks_like_json_stays_a_text(write: Write, monkeypatch: pyt
     key = settings.providers["main"].api_key
     assert key is not None
     assert (key.get_secret_value(), settings.agent("clerk").instructions) == (text, text)
+
+
+def test_a_refused_base_url_is_shown_up_to_its_host(write: Write) -> None:
+    told = refusal(write, '[providers.main]\nbase_url = "ftp://models.example/v1"\n')
+    assert "providers.main.base_url = 'ftp://models.example/...' (lastword.toml:2): it must begin with http://" in told

@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import itertools
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import redis.asyncio
 from standardwebhooks.webhooks import Webhook
 
 from channels import outbox
+from channels.delivery.model import Delivery
 from channels.settings import Settings
 from channels.wiring import DeliveryProcess
 from tests.store.turns import commit, discard
@@ -60,12 +63,24 @@ async def delivering(settings: Settings) -> AsyncIterator[DeliveryProcess]:
         await process.stop()
 
 
-def settings_of(real_url: str, folder: Path, receiver_url: str, **delivery: Any) -> Settings:
+async def dead_one(client: redis.asyncio.Redis) -> Delivery:
+    """The first delivery that is dead."""
+    try:
+        async with asyncio.timeout(20):
+            while not (dead := await outbox.listed(client, 1, 1, "dead")):
+                pass
+    except TimeoutError:
+        pytest.fail("waited 20 s for a delivery to die")
+    return dead[0]
+
+
+def settings_of(real_url: str, folder: Path, receiver_url: str, *, partitions: int = 1, **delivery: Any) -> Settings:
     subscriber = {"url": receiver_url, "secret": SECRET, "headers": {"X-Team": "a"}}
     return Settings.model_validate(
         {
             "redis_url": real_url,
             "data_dir": folder,
+            "partitions": partitions,
             "subscribers": {"crm": subscriber},
             "delivery": {"timeout_s": 5, **delivery},
         }
@@ -159,6 +174,83 @@ async def test_one_bad_destination_costs_the_others_nothing(
     assert found["nobody"].code == "unknown_destination"
     assert "[subscribers.NAME]" in found["nobody"].message
     assert (found[refusing].code, found[refusing].log[0].code) == ("attempts_spent", "refused")
+
+
+@pytest.mark.requirement("delivery:process:cannot-sign")
+async def test_what_cannot_be_signed_is_dead_in_the_end_with_the_reason_and_the_fix(
+    real_redis: redis.asyncio.Redis, real_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    logged = logging.getLogger("lastword")
+    logged.addHandler(caplog.handler)
+    try:
+        async with Receiver() as receiver:
+            settings = settings_of(real_url, Path("/dev/null/x"), receiver.url, retry_waits_s=(0.05,))
+            async with delivering(settings):
+                await answered(real_redis, receiver.url, "crm")
+                await receiver.nth(1)
+                dead = await dead_one(real_redis)
+    finally:
+        logged.removeHandler(caplog.handler)
+    assert (dead.destination, dead.code, dead.attempts) == (receiver.url, "attempts_spent", 2)
+    assert [attempt.code for attempt in dead.log] == ["cannot_sign", "cannot_sign"]
+    assert "/dev/null/x/webhook-secret" in dead.message
+    assert "set delivery.secret, or correct data_dir" in dead.message
+    [warning] = [record for record in caplog.records if record.getMessage() == "plain_urls_cannot_be_signed"]
+    assert "/dev/null/x/webhook-secret" in vars(warning)["lastword"]["reason"]
+
+
+async def test_a_process_that_can_sign_does_not_say_that_it_cannot(
+    real_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logged = logging.getLogger("lastword")
+    logged.addHandler(caplog.handler)
+    try:
+        async with delivering(settings_of(real_url, tmp_path, "http://127.0.0.1:9/")):
+            assert (tmp_path / "webhook-secret").exists()
+    finally:
+        logged.removeHandler(caplog.handler)
+    assert "plain_urls_cannot_be_signed" not in [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.requirement("delivery:process:many-partitions")
+async def test_the_relays_of_80_partitions_wait_for_their_logs_at_once(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
+) -> None:
+    settings = settings_of(real_url, tmp_path, "http://127.0.0.1:9/", partitions=80)
+    waiting = 0
+    async with delivering(settings):
+        try:
+            async with asyncio.timeout(20):
+                while (waiting := (await real_redis.info("clients"))["blocked_clients"]) < 80:
+                    pass
+        except TimeoutError:
+            pytest.fail(f"waited 20 s for 80 relays to read at once; at most {waiting} did")
+
+
+@pytest.mark.requirement("delivery:drain:unsent")
+async def test_lost_replies_while_a_turn_is_read_cost_no_attempt_and_no_delivery(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
+) -> None:
+    async with (
+        Receiver() as receiver,
+        delivering(settings_of(real_url, tmp_path, receiver.url, retry_waits_s=(0.05,))) as process,
+    ):
+        client: Any = process._redis
+        execute, reads = client.execute_command, itertools.count(1)
+
+        async def lose_the_first_for_the_relay_and_for_the_sender(*command: Any, **options: Any) -> Any:
+            reply = await execute(*command, **options)
+            if command[0] == "HGETALL" and next(reads) in {1, 3}:  # the relay asks again in between
+                raise redis.ConnectionError("the line broke before the reply came")
+            return reply
+
+        client.execute_command = lose_the_first_for_the_relay_and_for_the_sender
+        await answered(real_redis, "crm")
+        await receiver.nth(1)
+    assert next(reads) > 4
+    [delivery] = await outbox.listed(real_redis, 1, 10)
+    assert (delivery.destination, delivery.state, delivery.attempts) == ("crm", "delivered", 1)
+    assert [attempt.code for attempt in delivery.log] == ["http_200"]
 
 
 async def test_a_process_with_other_partitions_than_the_store_does_not_start(

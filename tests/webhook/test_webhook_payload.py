@@ -1,14 +1,19 @@
 """The body of a webhook, as a receiver parses it."""
 
 import json
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from channels.webhook.payload import Resume, TokensUsed, TurnEnd, TurnError, render
 
 NO_TOKENS = TokensUsed(None, None, None, None, None)
+
+
+ANY_TEXT = st.text(st.characters())
+"""Half surrogate pairs included: a program can hold them, UTF-8 cannot."""
 
 
 def turn_end(text: str = "Hello.", error: TurnError | None = None) -> TurnEnd:
@@ -76,3 +81,20 @@ def test_the_text_arrives_exactly_as_committed(text: str) -> None:
 @given(st.text())
 def test_every_rendering_of_a_turn_gives_the_same_bytes(text: str) -> None:
     assert render("turn.completed", 1, turn_end(text)) == render("turn.completed", 1, turn_end(text))
+
+
+def well_formed(text: str) -> str:
+    return "".join("\ufffd" if "\ud800" <= letter <= "\udfff" else letter for letter in text)
+
+
+@pytest.mark.requirement("webhook:payload:any-text")
+@given(session=ANY_TEXT, agent=ANY_TEXT, reason=ANY_TEXT, message=ANY_TEXT, label=ANY_TEXT, value=ANY_TEXT)
+@example(session="\ud800", agent="\udfff", reason="\ude00\ud83d", message="a\ud800b", label="\ud83d", value="\udc80")
+def test_a_text_that_no_utf_8_holds_is_delivered_with_a_mark_in_its_place(
+    session: str, agent: str, reason: str, message: str, label: str, value: str
+) -> None:
+    error = TurnError("timeout", "stalled", message, "c" * 32)
+    end = replace(turn_end("", error), session=session, agent=agent, reason=reason, labels={label: value})
+    data = json.loads(render("turn.failed", 1, end).decode("utf-8"))["data"]
+    found = (data["session"], data["agent"], data["reason"], data["error"]["message"], data["labels"])
+    assert found == (*map(well_formed, (session, agent, reason, message)), {well_formed(label): well_formed(value)})

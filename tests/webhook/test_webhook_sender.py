@@ -279,6 +279,22 @@ async def test_a_destination_or_a_turn_that_is_not_known_any_more_is_rejected_un
         assert outcome.code == "turn_expired"
 
 
+@pytest.mark.requirement("webhook:sender:cannot-sign")
+async def test_an_attempt_that_cannot_be_signed_for_want_of_a_file_is_deferred_with_its_reason() -> None:
+    def locked(_destination: str) -> Target:
+        raise PermissionError(13, "Permission denied", "/data/webhook-secret")
+
+    async def sealed(_turn: str) -> Sealed | None:
+        return Sealed(1_790_000_000_000, END)
+
+    async with open_client(connect_timeout_s=1) as client:
+        sender = WebhookSender(client, deadline_s=1, target=locked, sealed=sealed, clock=now_s)
+        outcome = await attempt(sender)
+    assert isinstance(outcome, Deferred)
+    assert (outcome.code, outcome.sent) == ("cannot_sign", "no")
+    assert "/data/webhook-secret" in outcome.message
+
+
 def test_a_target_keeps_its_secrets_out_of_its_repr() -> None:
     shown = repr(Target("http://hooks.example/?token=s3cret", (b"s3cret" * 5,), {"Authorization": "s3cret"}))
     assert "s3cret" not in shown

@@ -22,12 +22,15 @@ _HEALTH_CHECK_S = 15
 _PROTOCOL = 2  # RESP3 gives some replies another shape
 
 
-def open_redis(url: str, *, block_s: float = 0.0) -> redis.asyncio.Redis:
-    """A client for asyncio. `block_s`: the longest blocking read that it will be asked for, in seconds."""
+def open_redis(url: str, *, block_s: float = 0.0, connections: int = _POOL_SIZE) -> redis.asyncio.Redis:
+    """A client for asyncio. `block_s`: the longest blocking read that it will be asked for, in seconds.
+
+    `connections`: how many commands may be under way at once; more of them wait for their turn.
+    """
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
         **_options(block_s),
-        max_connections=_POOL_SIZE,
+        max_connections=connections,
         timeout=_POOL_WAIT_S,
         retry=redis.asyncio.retry.Retry(NoBackoff(), 0),
     )
