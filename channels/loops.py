@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from worker.observability import fault, warn
-from worker.store.repeat import UNANSWERED
+from worker.store.repeat import is_unanswered
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
@@ -27,7 +27,7 @@ async def keep_going(name: str, step: Callable[[], Awaitable[float]], stop: asyn
         except Exception as error:  # noqa: BLE001 - see above
             wait_s = min(_FIRST_WAIT_S * 2**failures, _LONGEST_WAIT_S)
             failures = min(failures + 1, 10)
-            if isinstance(error, UNANSWERED):
+            if is_unanswered(error):
                 warn(f"{name}_lost_redis", error=type(error).__name__)
             else:
                 fault(f"{name}_failed", error)

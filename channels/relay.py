@@ -18,7 +18,7 @@ from channels.outbox import Outbox, RelayFenced
 from worker import ids
 from worker.observability import fault, info, warn
 from worker.store.log import LogEntry, Unreadable
-from worker.store.repeat import UNANSWERED
+from worker.store.repeat import UNANSWERED, is_unanswered
 
 LEASE_S = 8.0
 BLOCK_S = 1.0
@@ -93,9 +93,10 @@ class Relay:
         try:
             destinations = await self._destinations(entry.turn)
             why = "its turn is not stored any more"
-        except UNANSWERED:
-            raise
-        except Exception as error:  # noqa: BLE001 - one entry must not stop all that come after it
+        except Exception as error:
+            if is_unanswered(error):
+                raise
+            # One entry must not stop all that come after it.
             fault("log_entry_unusable", error, turn=entry.turn)
             destinations, why = None, f"the record of its turn cannot be read: {type(error).__name__}"
         if destinations is None:

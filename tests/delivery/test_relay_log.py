@@ -346,7 +346,14 @@ async def test_a_relay_outlives_an_absence_of_redis() -> None:
 
 
 @pytest.mark.requirement("delivery:relay:record-unanswered")
-async def test_a_turn_whose_record_was_not_answered_is_asked_for_again_and_is_no_dead_letter(any_redis: Any) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [redis.ConnectionError("the line broke before the reply came"), redis.ResponseError("BUSY a script is running")],
+    ids=["lost", "busy"],
+)
+async def test_a_turn_whose_record_was_not_answered_is_asked_for_again_and_is_no_dead_letter(
+    any_redis: Any, fault: redis.RedisError
+) -> None:
     turn = await sealed(any_redis, "crm")
     execute, lost = any_redis.execute_command, asyncio.Event()
 
@@ -354,12 +361,12 @@ async def test_a_turn_whose_record_was_not_answered_is_asked_for_again_and_is_no
         reply = await execute(*command, **options)
         if command[:2] == ("HGETALL", keys.turn_record(turn)) and not lost.is_set():
             lost.set()
-            raise redis.ConnectionError("the line broke before the reply came")
+            raise fault
         return reply
 
     any_redis.execute_command = lose_the_first_record
     relay = House(any_redis).relay()
-    with pytest.raises(redis.ConnectionError):
+    with pytest.raises(type(fault)):
         await relay.step()
     assert lost.is_set()
     assert await made(any_redis) == []

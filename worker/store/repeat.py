@@ -24,17 +24,19 @@ _LONGEST_WAIT_S = 0.5
 T = TypeVar("T")
 
 
+def is_unanswered(error: Exception) -> bool:
+    """Whether an exception says nothing about the step: it may be taken again."""
+    return isinstance(error, UNANSWERED) or (isinstance(error, ResponseError) and str(error).startswith(_BUSY))
+
+
 async def until_answered(step: Callable[[], Awaitable[T]], going: Callable[[], bool]) -> T:
     """Take the step again and again until it is answered; once `going()` is false, raise what the last try raised."""
     wait = _FIRST_WAIT_S
     while True:
         try:
             return await step()
-        except UNANSWERED:
-            if not going():
-                raise
-        except ResponseError as error:
-            if not str(error).startswith(_BUSY) or not going():
+        except Exception as error:
+            if not is_unanswered(error) or not going():
                 raise
         await asyncio.sleep(wait)
         wait = min(wait * 2, _LONGEST_WAIT_S)
