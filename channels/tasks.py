@@ -7,7 +7,7 @@ The task is a wake-up: it sends whatever is due. Relays and sweeper run beside i
 lets attempts under way end within their deadline.
 """
 
-import asyncio
+from concurrent.futures import CancelledError
 from typing import Any
 
 from celery import signals
@@ -30,7 +30,7 @@ def deliver() -> None:
     """Send what is due. Any number of these messages do no harm."""
     try:
         _loop.run(_process.deliver())
-    except asyncio.CancelledError:
+    except CancelledError:  # what a future on another thread raises
         info("delivery_left")
     except Exception as error:  # noqa: BLE001 - the last place that sees it; leases run out and deliveries go on
         fault("delivery_crashed", error)

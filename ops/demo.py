@@ -326,7 +326,9 @@ def judge(stage: Stage, truth: Truth, received: Received) -> tuple[bool, dict[st
     data = received.body["data"]
     assert isinstance(data, dict)
     delivered = str(data["text"])
-    right = received.verified and delivered == truth.completed and received.body["type"] == "turn.completed"
+    resumes = data["resume"]["resumes"]
+    resumed = resumes >= 1 and truth.dead != ""
+    right = received.verified and resumed and delivered == truth.completed and received.body["type"] == "turn.completed"
     width = max(40, (stage.console.width - 3) // 2)
     stage.console.print()
     naive = Text(truth.naive)
@@ -343,7 +345,7 @@ def judge(stage: Stage, truth: Truth, received: Received) -> tuple[bool, dict[st
         "delivered": delivered,
         "naive": truth.naive,
         "discarded": truth.dead,
-        "resumes": data["resume"]["resumes"],
+        "resumes": resumes,
         "signature_verified": received.verified,
         "elapsed_s": round(time.monotonic() - stage.started, 2),
     }

@@ -6,7 +6,7 @@ The task hands a coroutine to the process's loop and waits. Time limits, cancell
 warm shutdown tells the drivers, they hand their turns over, and the tasks end.
 """
 
-import asyncio
+from concurrent.futures import CancelledError
 from typing import Any
 
 from celery import signals
@@ -28,7 +28,7 @@ def run_turn(session: str) -> None:
     """Drive what waits in `session`. Any number of these messages for one session do no harm."""
     try:
         _loop.run(_process.run_session(session))
-    except asyncio.CancelledError:
+    except CancelledError:  # what a future on another thread raises
         info("session_left", session=session)
     except Exception as error:  # noqa: BLE001 - the last place that sees it; the lease runs out and the turn goes on
         fault("turn_crashed", error, session=session)

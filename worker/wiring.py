@@ -18,7 +18,7 @@ from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
 from worker.engine.stream import Endpoint, attempt_events
 from worker.errors import ConfigurationError, Fenced, Rewound, StoreFull, TurnSealed
 from worker.http import open_client
-from worker.observability import warn
+from worker.observability import fault, warn
 from worker.settings import AgentSettings, ProviderSettings, WorkerSettings
 from worker.store import connect, journal, lease
 from worker.store.accumulator import ExecutionOutputAccumulator
@@ -49,6 +49,7 @@ class TurnProcess:
     def __init__(self, settings: WorkerSettings, wake: Callable[[str], None] | None = None) -> None:
         self._settings = settings
         self._draining = False
+        self._sessions = 0
         self._drivers: set[TurnDriver] = set()
         self._redis = connect.open_redis(settings.redis())
         self._http: dict[str, httpx.AsyncClient] = {}
@@ -58,6 +59,7 @@ class TurnProcess:
             HeartbeatLimits(lives.ttl_s, lives.renew_s, lives.sweep_s),
             settings.partitions,
             wake,
+            lambda: settings.processes.turns_concurrency - self._sessions,
         )
         self._tick = StagingTick(self._redis, settings.staging.tick_s)
         self._ticking: asyncio.Task[None] | None = None
@@ -83,6 +85,11 @@ class TurnProcess:
             await client.aclose()
         await self._redis.aclose()
 
+    @property
+    def draining(self) -> bool:
+        """Whether `drain` was called."""
+        return self._draining
+
     def drain(self) -> None:
         """Take no new turn, and tell the running ones. To be called on the event loop."""
         self._draining = True
@@ -92,26 +99,38 @@ class TurnProcess:
 
     async def run_session(self, session: str) -> None:
         """Drive the turns of a session, one after the other, as long as they are ours to drive."""
-        nonce = ids.new_nonce()
-        while not self._draining:
-            claimed_at = monotonic()
-            patience_ends = claimed_at + self._settings.lease.ttl_s
-            try:
-                grant = await self._claim(session, nonce, patience_ends)
-                if grant is None:
-                    return
-                history = await self._history(grant, patience_ends)
-            except UNANSWERED as error:  # the due set knows the session; someone will look again
-                warn("session_not_claimed", session=session, error=type(error).__name__)
-                return
-            try:
-                await self._drive(grant, history, claimed_at)
-                nonce = ids.new_nonce()
-            except Rewound:  # the store still knows us by this nonce, and what it knows is what stands
-                warn("turn_rewound", turn=grant.turn, session=session)
-            except (Fenced, TurnSealed):
-                warn("turn_lost", turn=grant.turn, session=session)
-                return
+        self._sessions += 1
+        try:
+            nonce: str | None = ids.new_nonce()
+            while nonce is not None:
+                nonce = await self._run_next(session, nonce)
+        finally:
+            self._sessions -= 1
+
+    async def _run_next(self, session: str, nonce: str) -> str | None:
+        """Drive the session's next turn; the nonce with which to claim the one after it, or None when there is none."""
+        while not self._heartbeat.may_claim() and not self._draining:  # noqa: ASYNC110 - another thread decides it
+            await asyncio.sleep(self._settings.lease.renew_s)
+        if self._draining:
+            return None
+        claimed_at = monotonic()
+        patience_ends = claimed_at + self._settings.lease.ttl_s
+        try:
+            grant = await self._claim(session, nonce, patience_ends)
+        except UNANSWERED as error:  # the due set knows the session; someone will look again
+            warn("session_not_claimed", session=session, error=type(error).__name__)
+            return None
+        if grant is None:
+            return None
+        try:
+            await self._drive(grant, claimed_at)
+        except Rewound:  # the store still knows us by this nonce, and what it knows is what stands
+            warn("turn_rewound", turn=grant.turn, session=session)
+            return nonce
+        except (Fenced, TurnSealed):
+            warn("turn_lost", turn=grant.turn, session=session)
+            return None
+        return ids.new_nonce()
 
     async def _claim(self, session: str, nonce: str, patience_ends: float) -> Grant | None:
         settings = self._settings
@@ -129,7 +148,7 @@ class TurnProcess:
             lambda: monotonic() < patience_ends,
         )
 
-    async def _drive(self, grant: Grant, history: tuple[Message, ...], claimed_at: float) -> None:
+    async def _drive(self, grant: Grant, claimed_at: float) -> None:
         partition = ids.partition_of_session(grant.session, self._settings.partitions)
         accumulator = ExecutionOutputAccumulator(
             self._redis,
@@ -137,12 +156,10 @@ class TurnProcess:
             lambda: self._heartbeat.holds(grant.turn, grant.nonce),
             round(self._settings.turns.keep_s),
         )
-        try:
-            driver = self._driver(grant, history, accumulator)
-        except ConfigurationError as error:
-            await self._fail(grant, accumulator, error)
+        driver = await self._made(grant, accumulator, claimed_at + self._settings.lease.ttl_s)
+        if driver is None:
             return
-        self._heartbeat.hold(grant.turn, grant.nonce, partition, driver, claimed_at)
+        self._heartbeat.hold(grant, partition, driver, claimed_at)
         self._drivers.add(driver)
         if self._draining:
             driver.drain()
@@ -157,6 +174,26 @@ class TurnProcess:
             self._tick.remove(accumulator)
             self._heartbeat.let_go(grant.turn, grant.nonce)
             self._drivers.discard(driver)
+
+    async def _made(
+        self, grant: Grant, accumulator: ExecutionOutputAccumulator, patience_ends: float
+    ) -> TurnDriver | None:
+        """The driver of a granted turn; or None, and the turn is sealed, when it cannot be made here."""
+        try:
+            return self._driver(grant, await self._history(grant, patience_ends), accumulator)
+        except ConfigurationError as error:
+            failure = Failure("input", "not_configured", str(error))
+        except UNANSWERED:
+            raise
+        except Exception as error:
+            # Given back to others a few times, as after a crash; then it must end, or it would go round for ever.
+            if grant.progress.crashes < self._settings.turns.crash_cap and grant.remaining_s > 0:
+                raise
+            fault("turn_cannot_be_driven", error, turn=grant.turn, session=grant.session)
+            message = f"No process could begin to run this turn ({type(error).__name__}); its log has the place."
+            failure = Failure("internal", "cannot_be_driven", message)
+        await self._fail(grant, accumulator, failure)
+        return None
 
     def _driver(
         self, grant: Grant, history: tuple[Message, ...], accumulator: ExecutionOutputAccumulator
@@ -180,24 +217,28 @@ class TurnProcess:
             lambda: self._heartbeat.is_valid(grant.turn, grant.nonce),
         )
 
-    async def _fail(self, grant: Grant, accumulator: ExecutionOutputAccumulator, error: ConfigurationError) -> None:
-        """Seal a turn that cannot even be asked: its settings are gone or wrong in this process."""
-        totals = grant.progress.totals
-        failure = Failure("input", "not_configured", str(error))
-        seal = Seal("failed", None, failure, totals)
+    async def _fail(self, grant: Grant, accumulator: ExecutionOutputAccumulator, failure: Failure) -> None:
+        """Seal a turn that cannot even be asked."""
+        progress, totals = grant.progress, grant.progress.totals
         correlation = ids.correlation_of(grant.turn, grant.nonce)
-        progress = grant.progress
         if progress.is_open:
             discard = DiscardCall(progress.call, progress.attempt, "takeover", 0, totals)
             await accumulator.discard(progress.call, progress.attempt, totals, outputs.of_discard(discard))
+        seal = Seal("failed", None, failure, totals)
         await accumulator.seal("failed", None, failure, correlation, totals, outputs.of_seal(seal, correlation))
-        warn("turn_not_configured", turn=grant.turn, session=grant.session, correlation_id=correlation)
+        warn("turn_not_driven", turn=grant.turn, code=failure.code, correlation_id=correlation)
 
     def _attempt(self, agent: AgentSettings, provider: ProviderSettings) -> Attempt:
         name = agent.provider
         client = self._http.get(name)
         if client is None:
-            client = self._http[name] = open_client(connect_timeout_s=provider.connect_timeout_s)
+            try:
+                client = self._http[name] = open_client(connect_timeout_s=provider.connect_timeout_s)
+            except OSError as error:  # certificates that cannot be read
+                message = (
+                    f"providers.{name}: TLS cannot be set up ({error.strerror}); correct SSL_CERT_FILE and its like"
+                )
+                raise ConfigurationError(message) from error
         endpoint = Endpoint(
             name=name,
             base_url=provider.base_url,

@@ -32,6 +32,7 @@ from worker.wiring import TurnProcess
 FOLLOW_BLOCK_S = 1.0
 _WATCH_S = 30.0
 _HAND_OVER_S = 10.0
+_ASK_AGAIN_S = 1.0
 _KEPT = "turn {} is kept: the next turns process goes on with it (`lastword up` starts one)"
 
 
@@ -90,13 +91,12 @@ class _Running:
         """The exit code: that of the outcome, or of the signal that came before it."""
         loop = asyncio.get_running_loop()
         following = loop.create_task(_follow(self._client, self._shown, printer))
-        driving = loop.create_task(self._process.run_session(self._shown.session))
+        driving = loop.create_task(self._drive(following))
         signalled = loop.create_task(self._signals.get())
         try:
             await _first(following, signalled, driving)
-            if driving.done() and not following.done():  # a fault of ours is raised; else another process drives it
-                driving.result()
-                await _first(following, signalled)
+            if driving.done() and not following.done():
+                driving.result()  # a fault of ours is raised
             if signalled.done() and not following.done():
                 return await self._hand_over(signalled.result(), following, driving)
             following.result()
@@ -106,6 +106,12 @@ class _Running:
                 task.cancel()
             await asyncio.gather(following, driving, signalled, return_exceptions=True)
         return exits.of_outcome(self._shown.outcome)
+
+    async def _drive(self, following: "asyncio.Task[None]") -> None:
+        """Drive the turn to its end. While another process holds the session, or held it and died, ask again."""
+        while not following.done() and not self._process.draining:
+            await self._process.run_session(self._shown.session)
+            await _first(following, within_s=_ASK_AGAIN_S)
 
     async def _hand_over(self, number: int, following: "asyncio.Task[None]", driving: "asyncio.Task[None]") -> int:
         self._process.drain()

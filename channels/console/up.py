@@ -32,7 +32,7 @@ PROCESSES = {
 }
 """The lines of the Procfile. A test holds them equal."""
 
-_DRAIN_LIMIT_S = 60.0
+_DRAIN_LIMIT_S = 120.0
 _WATCH_EVERY_S = 0.5
 _LOOK_EVERY_S = 0.05
 _END_LIMIT_S = 5.0

@@ -2,14 +2,16 @@
 
 What belongs here: renewing, sweeping, and when not to. What must not be known here: what a turn does.
 
-The thread has a connection of its own, so a busy event loop cannot delay it; but it renews only while the loop has
-ticked lately, so a process whose loop is stuck gives its turns away. Each process sweeps: no leader, no beat. After an
-outage of Redis (or a restart, seen by a new run id) it lets one lease lifetime pass before it sweeps, so that living
-drivers renew first.
+The thread has a connection of its own, so a busy event loop cannot delay it; but it renews only while the loop ticks,
+so a process whose loop is stuck gives its turns away. Each process sweeps: no leader, no beat; it wakes no more
+sessions than it could run itself, so a backlog does not flood the broker, and none that it drives. After an outage of
+Redis (or a restart, seen by a new run id) it lets one lease lifetime pass before it sweeps or claims, so that living
+drivers renew first. Wake-ups are sent by a second thread: a broker that hangs must not cost a lease.
 """
 
 import asyncio
 import contextlib
+import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,8 +21,10 @@ from typing import Protocol
 
 import redis
 
-from worker.observability import warn
+from worker.observability import fault, warn
 from worker.store import lease
+
+_SWEEP_LIMIT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +56,18 @@ class Holder(Protocol):
 @dataclass(slots=True)
 class _Held:
     nonce: str
+    session: str
     partition: int
     holder: Holder
     valid_until: float = field(default=0.0)
 
 
 class Heartbeat:
-    """Renews and sweeps from `start` to `stop`. `hold` and `let_go` are called on the event loop."""
+    """Renews and sweeps from `start` to `stop`. `hold` and `let_go` are called on the event loop.
+
+    `wake`: asks any turns process to look at a session; may block or raise. None: nothing is swept. `free`: how many
+    more sessions this process could run.
+    """
 
     def __init__(
         self,
@@ -66,25 +75,28 @@ class Heartbeat:
         limits: HeartbeatLimits,
         partitions: int,
         wake: Callable[[str], None] | None,
+        free: Callable[[], int],
     ) -> None:
         self._client = client
         self._limits = limits
         self._partitions = partitions
         self._loop: asyncio.AbstractEventLoop
-        self._wake = wake
+        self._wakes = None if wake is None else _Wakes(wake)
+        self._free = free
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._draining = threading.Event()
-        self._loop_ticked = monotonic()
         self._run_id: bytes = b""
-        self._sweep_from = 0.0
+        self._calm_from = 0.0
         self._thread = threading.Thread(target=self._run, name="lastword-heartbeat", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the thread. Holders are told on `loop`."""
         self._loop = loop
         self._thread.start()
+        if self._wakes is not None:
+            self._wakes.start()
 
     def drain(self) -> None:
         """Go on renewing, but sweep nothing more: this process takes no new work."""
@@ -96,11 +108,14 @@ class Heartbeat:
         if self._thread.is_alive():
             self._thread.join(self._limits.ttl_s)
 
-    def hold(self, turn: str, nonce: str, partition: int, holder: Holder, claimed_at: float) -> None:
+    def hold(self, grant: lease.Grant, partition: int, holder: Holder, claimed_at: float) -> None:
         """Renew this lease from now on. `claimed_at`: the monotonic time before the claim was sent."""
         valid = claimed_at + self._limits.ttl_s - self._limits.margin_s
         with self._lock:
-            self._held[turn] = _Held(nonce, partition, holder, valid)
+            before = self._held.get(grant.turn)
+            self._held[grant.turn] = _Held(grant.nonce, grant.session, partition, holder, valid)
+        if before is not None:  # this process has taken its own turn over
+            before.holder.lost()
 
     def let_go(self, turn: str, nonce: str) -> None:
         """Renew this lease no more."""
@@ -121,33 +136,36 @@ class Heartbeat:
             held = self._held.get(turn)
             return held is not None and held.nonce == nonce and monotonic() < held.valid_until
 
+    def may_claim(self) -> bool:
+        """Whether living drivers have had the time to renew since Redis was last away."""
+        return monotonic() >= self._calm_from
+
     def _run(self) -> None:
         next_renew = next_sweep = monotonic()
         while not self._stop.is_set():
             now = monotonic()
             if now >= next_renew:
                 next_renew = now + self._limits.renew_s
-                self._loop.call_soon_threadsafe(self._tick)
                 self._guarded(self._renew)
             if now >= next_sweep:
                 next_sweep = now + self._limits.sweep_s
-                if self._wake is not None and not self._draining.is_set():
-                    self._guarded(partial(self._sweep, self._wake))
+                if self._wakes is not None and not self._draining.is_set():
+                    self._guarded(partial(self._sweep, self._wakes))
             self._stop.wait(max(0.01, min(next_renew, next_sweep) - monotonic()))
-
-    def _tick(self) -> None:
-        self._loop_ticked = monotonic()
 
     def _guarded(self, step: Callable[[], None]) -> None:
         try:
             step()
         except (redis.RedisError, OSError) as error:
-            self._sweep_from = monotonic() + self._limits.ttl_s
+            self._calm_from = monotonic() + self._limits.ttl_s
             warn("heartbeat_lost_redis", error=type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - a thread that ended would take every turn of the process with it
+            fault("heartbeat_failed", error)
 
     def _renew(self) -> None:
-        if monotonic() - self._loop_ticked > self._limits.ttl_s / 2 + self._limits.renew_s:
-            warn("heartbeat_loop_is_stuck", for_s=round(monotonic() - self._loop_ticked, 1))
+        if not self._loop_ticks():
+            self._calm_from = monotonic() + self._limits.ttl_s
+            warn("heartbeat_loop_is_stuck", within_s=self._limits.renew_s)
             return
         with self._lock:
             held = dict(self._held)
@@ -156,6 +174,13 @@ class Heartbeat:
             sent_at = monotonic()
             for renewal in lease.renew(self._client, partition, mine, self._limits.ttl_s):
                 self._take(renewal, held[renewal.turn], sent_at)
+
+    def _loop_ticks(self) -> bool:
+        """Whether the loop runs a callback in time: asked afresh, since a process that slept has old news of itself."""
+        ticked = threading.Event()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            self._loop.call_soon_threadsafe(ticked.set)
+        return ticked.wait(self._limits.renew_s)
 
     def _take(self, renewal: lease.Renewal, one: _Held, sent_at: float) -> None:
         if renewal.held:
@@ -166,14 +191,49 @@ class Heartbeat:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             self._loop.call_soon_threadsafe(tell)
 
-    def _sweep(self, wake: Callable[[str], None]) -> None:
+    def _sweep(self, wakes: "_Wakes") -> None:
         run_id = str(self._client.info("server").get("run_id", "")).encode()
         if run_id != self._run_id:
             if self._run_id:
-                self._sweep_from = monotonic() + self._limits.ttl_s
+                self._calm_from = monotonic() + self._limits.ttl_s
             self._run_id = run_id
-        if monotonic() < self._sweep_from:
+        if not self.may_claim():
             return
+        with self._lock:
+            driven = {one.session for one in self._held.values()}
         for partition in range(self._partitions):
-            for session in lease.sweep(self._client, partition):
-                wake(session)
+            room = self._free() - wakes.waiting()
+            if room <= 0:
+                return
+            for session in lease.sweep(self._client, partition, min(room, _SWEEP_LIMIT)):
+                if session not in driven:
+                    wakes.add(session)
+
+
+class _Wakes:
+    """Sends wake-ups one after the other, in a thread of its own. One that fails is due again by itself."""
+
+    def __init__(self, wake: Callable[[str], None]) -> None:
+        self._wake = wake
+        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="lastword-wakes", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; it ends with the process."""
+        self._thread.start()
+
+    def add(self, session: str) -> None:
+        """Wake this session as soon as those before it were woken."""
+        self._queue.put(session)
+
+    def waiting(self) -> int:
+        """How many are still to be woken."""
+        return self._queue.qsize()
+
+    def _run(self) -> None:
+        while True:
+            session = self._queue.get()
+            try:
+                self._wake(session)
+            except Exception as error:  # noqa: BLE001 - whatever the broker says, the next one is tried
+                warn("wake_up_not_sent", session=session, error=type(error).__name__)
