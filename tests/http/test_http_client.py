@@ -117,7 +117,7 @@ def many_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.requirement("http:client:many-streams")
-async def test_500_streams_are_open_at_the_same_time(client: httpx.AsyncClient) -> None:
+async def test_500_streams_are_open_at_the_same_time() -> None:
     all_open = asyncio.Event()
 
     async def answer_when_all_are_here(peer: Conversation) -> None:
@@ -135,7 +135,11 @@ async def test_500_streams_are_open_at_the_same_time(client: httpx.AsyncClient) 
             begun.release()
             return data + b"".join([chunk async for chunk in chunks])
 
-    async with Peer(answer_when_all_are_here) as peer, asyncio.timeout(30):
+    async with (
+        Peer(answer_when_all_are_here) as peer,
+        open_client(connect_timeout_s=30) as client,
+        asyncio.timeout(30),
+    ):
         begun = asyncio.Semaphore(0)
         reads = [asyncio.ensure_future(read(peer.url, begun)) for _ in range(500)]
         for _ in reads:

@@ -99,7 +99,7 @@ class Peer:
         self._server: asyncio.Server
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._ssl)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024, ssl=self._ssl)
         port = self._server.sockets[0].getsockname()[1]
         self.address = f"127.0.0.1:{port}"
         self.url = f"{'https' if self._ssl else 'http'}://{self.address}"

@@ -1,0 +1,224 @@
+"""The heartbeat on a real server: it renews whatever happens around it, and wakes what nobody drives, within bounds."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from urllib.parse import urlsplit
+
+import pytest
+import redis.asyncio
+
+from tests.support.forwarder import Forwarder
+from tests.support.stack import eventually
+from worker import ids
+from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
+from worker.store import connect, keys
+from worker.store.inbox import NewTurn, submit
+from worker.store.lease import Grant, claim
+
+LIMITS = HeartbeatLimits(ttl_s=0.8, renew_s=0.1, sweep_s=0.05)
+WITHIN_S = 10.0
+
+
+class Told:
+    """A holder that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.renewals = 0
+        self.is_lost = False
+
+    def renewed(self, *, watched: bool) -> None:
+        del watched
+        self.renewals += 1
+
+    def lost(self) -> None:
+        self.is_lost = True
+
+
+class Woken:
+    """Wake-ups as a broker takes them."""
+
+    def __init__(self) -> None:
+        self.sessions: list[str] = []
+
+    def __call__(self, session: str) -> None:
+        self.sessions.append(session)
+
+
+async def submitted(client: redis.asyncio.Redis, session: str) -> None:
+    turn = ids.new_turn(0)
+    await submit(client, NewTurn(turn, session, "hello", "default", "test", {}, (), None, deadline_s=60), 1)
+
+
+async def granted(client: redis.asyncio.Redis, session: str) -> Grant:
+    await submitted(client, session)
+    grant = await claim(client, session, ids.new_nonce(), LIMITS.ttl_s, 1)
+    assert grant is not None
+    return grant
+
+
+@contextlib.asynccontextmanager
+async def beating(
+    url: str, wake: Callable[[str], None] | None, free: Callable[[], int] = lambda: 100
+) -> AsyncIterator[Heartbeat]:
+    client = connect.open_redis_sync(url)
+    heartbeat = Heartbeat(client, LIMITS, 1, wake, free)
+    heartbeat.start(asyncio.get_running_loop())
+    try:
+        yield heartbeat
+    finally:
+        await asyncio.to_thread(heartbeat.stop)
+        client.close()
+
+
+def more_renewals(told: Told, than: int) -> bool:
+    return told.renewals > than
+
+
+async def until(holds: Callable[[], bool], awaited: str) -> None:
+    async def look() -> bool:
+        return holds()
+
+    await eventually(look, bool, awaited, WITHIN_S)
+
+
+def hold(heartbeat: Heartbeat, grant: Grant) -> Told:
+    told = Told()
+    heartbeat.hold(grant, 0, told, asyncio.get_running_loop().time())
+    return told
+
+
+@pytest.mark.requirement("lease:heartbeat:wake-fails")
+async def test_a_wake_up_that_fails_ends_neither_the_renewals_nor_the_next_wake_ups(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    woken: list[str] = []
+
+    def refuse_the_first(session: str) -> None:
+        woken.append(session)
+        if len(woken) == 1:
+            raise RuntimeError("the broker is away")
+
+    grant = await granted(real_redis, "driven")
+    await submitted(real_redis, "a")
+    await submitted(real_redis, "b")
+    async with beating(real_url, refuse_the_first) as heartbeat:
+        told = hold(heartbeat, grant)
+        await until(lambda: {"a", "b"} <= set(woken), "both sessions to be woken")
+        seen = told.renewals
+        await until(lambda: told.renewals > seen + 2, "renewals to go on")
+
+
+@pytest.mark.requirement("lease:heartbeat:wake-hangs")
+async def test_a_broker_that_hangs_costs_no_lease(real_redis: redis.asyncio.Redis, real_url: str) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def hang(_session: str) -> None:
+        begun.set()
+        released.wait(WITHIN_S)
+
+    grant = await granted(real_redis, "driven")
+    await submitted(real_redis, "waiting")
+    async with beating(real_url, hang) as heartbeat:
+        told = hold(heartbeat, grant)
+        await until(begun.is_set, "the wake-up to hang")
+        seen = told.renewals
+        more_than_a_lease = round(LIMITS.ttl_s / LIMITS.renew_s) + 2
+        await until(lambda: told.renewals > seen + more_than_a_lease, "renewals for a whole lease")
+        assert heartbeat.is_valid(grant.turn, grant.nonce)
+        released.set()
+
+
+@pytest.mark.requirement("lease:heartbeat:room")
+async def test_a_process_wakes_no_more_sessions_than_it_has_room_for(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    for number in range(20):
+        await submitted(real_redis, f"s{number}")
+    woken, room = Woken(), [0]
+    async with beating(real_url, woken, lambda: room[0]) as heartbeat:
+        told = hold(heartbeat, await granted(real_redis, "driven"))
+        await until(lambda: told.renewals > 3, "some rounds to pass")
+        assert woken.sessions == []
+        room[0] = 3
+        await until(lambda: len(woken.sessions) >= 3, "three sessions to be woken")
+        assert len(woken.sessions) % 3 == 0
+
+
+@pytest.mark.requirement("lease:heartbeat:own-turns")
+async def test_a_process_never_wakes_a_session_that_it_drives(real_redis: redis.asyncio.Redis, real_url: str) -> None:
+    woken = Woken()
+    grant = await granted(real_redis, "driven")
+    async with beating(real_url, woken) as heartbeat:
+        told = hold(heartbeat, grant)
+        for _ in range(5):
+            await real_redis.zadd(keys.due(0), {keys.DUE_LEASE + "driven": 1})
+            seen = told.renewals
+            await until(partial(more_renewals, told, seen + 1), "a round to pass")
+        await submitted(real_redis, "other")
+        await until(lambda: "other" in woken.sessions, "the other session to be woken")
+    assert "driven" not in woken.sessions
+
+
+@pytest.mark.requirement("lease:heartbeat:own-turns")
+async def test_a_driver_whose_turn_is_claimed_anew_by_its_own_process_is_told(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    grant = await granted(real_redis, "driven")
+    async with beating(real_url, None) as heartbeat:
+        first = hold(heartbeat, grant)
+        second = hold(heartbeat, grant)
+        assert (first.is_lost, second.is_lost) == (True, False)
+
+
+@pytest.mark.requirement("lease:heartbeat:stuck-loop")
+async def test_a_loop_that_is_stuck_renews_nothing_and_takes_nothing(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    grant = await granted(real_redis, "driven")
+    client = connect.open_redis_sync(real_url)
+    stuck = asyncio.new_event_loop()  # never run: no callback of it is ever called
+    heartbeat = Heartbeat(client, LIMITS, 1, None, lambda: 100)
+    heartbeat.start(stuck)
+    heartbeat.hold(grant, 0, Told(), asyncio.get_running_loop().time())
+    await until(lambda: not heartbeat.is_valid(grant.turn, grant.nonce), "the lease to run out")
+    assert not heartbeat.may_claim()
+    await eventually(
+        lambda: claim(real_redis, "driven", ids.new_nonce(), LIMITS.ttl_s, 1),
+        bool,
+        "another process to claim it",
+        WITHIN_S,
+    )
+    await asyncio.to_thread(heartbeat.stop)
+    stuck.close()
+    client.close()
+
+
+@pytest.mark.requirement("lease:heartbeat:after-an-outage")
+async def test_after_an_outage_living_drivers_renew_before_anyone_sweeps_or_claims(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    port = urlsplit(real_url).port
+    assert port is not None
+    grant = await granted(real_redis, "driven")
+    await submitted(real_redis, "waiting")
+    woken = Woken()
+    async with Forwarder(port) as network:
+        through = real_url.replace(str(port), str(network.port))
+        async with beating(through, woken) as heartbeat:
+            told = hold(heartbeat, grant)
+            await until(lambda: "waiting" in woken.sessions, "a first sweep")
+            async with network.away():
+                await until(lambda: not heartbeat.may_claim(), "the outage to be noticed")
+                await until(lambda: not heartbeat.is_valid(grant.turn, grant.nonce), "the lease to run out")
+                await real_redis.zadd(keys.due(0), {keys.DUE_LEASE + "waiting": 1})
+            woken.sessions.clear()
+            seen = told.renewals
+            await until(lambda: told.renewals > seen, "a renewal after the outage")
+            assert woken.sessions == []
+            assert heartbeat.is_valid(grant.turn, grant.nonce)
+            await until(lambda: "waiting" in woken.sessions, "the next sweep")
+            assert heartbeat.may_claim()
+    assert not told.is_lost

@@ -1,0 +1,109 @@
+"""A process that runs turns, where nothing is as it should be: every turn ends all the same."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from tests.support.stack import eventually
+from worker import api, wiring
+from worker.settings import WorkerSettings
+from worker.store.records import TurnRecord, read_turn
+from worker.wiring import TurnProcess
+
+WITHIN_S = 15.0
+
+
+def settings_of(url: str, base_url: str = "http://127.0.0.1:9/v1") -> WorkerSettings:
+    return WorkerSettings.model_validate(
+        {
+            "redis_url": url,
+            "providers": {"main": {"base_url": base_url, "model": "stand-in"}},
+            "turns": {"crash_cap": 1},
+            "lease": {"ttl_s": 0.4, "renew_s": 0.1},
+        }
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(settings: WorkerSettings) -> AsyncIterator[TurnProcess]:
+    process = TurnProcess(settings)
+    await process.start()
+    try:
+        yield process
+    finally:
+        await process.stop()
+
+
+async def sealed(client: redis.asyncio.Redis, process: TurnProcess, settings: WorkerSettings) -> TurnRecord:
+    """The record of a turn, asked for again and again as wake-ups would, once it is sealed."""
+    submitted = await api.submit(settings, client, prompt="hello", source="test", wake=lambda _: None)
+
+    async def wake_and_look() -> TurnRecord | None:
+        with contextlib.suppress(RuntimeError):
+            await process.run_session(submitted.session)
+        return await read_turn(client, submitted.turn)
+
+    record = await eventually(
+        wake_and_look, lambda seen: seen is not None and seen.state == "sealed", "the turn to be sealed", WITHIN_S
+    )
+    assert record is not None
+    return record
+
+
+@pytest.mark.requirement("lease:not-driven:ends")
+async def test_a_turn_that_no_process_can_begin_to_drive_ends_once_the_crash_cap_is_spent(
+    real_redis: redis.asyncio.Redis, real_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("a fault of our own")
+
+    settings = settings_of(real_url)
+    monkeypatch.setattr(wiring, "_limits", fail)
+    async with running(settings) as process:
+        record = await sealed(real_redis, process, settings)
+    assert record.outcome == "failed"
+    assert record.failure is not None
+    assert record.failure.code == "cannot_be_driven"
+    assert "RuntimeError" in record.failure.message
+
+
+@pytest.mark.requirement("lease:not-driven:configuration")
+async def test_certificates_that_cannot_be_read_fail_the_turn_with_the_fix(
+    real_redis: redis.asyncio.Redis, real_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nowhere.pem"))
+    settings = settings_of(real_url, "https://127.0.0.1:9/v1")
+    async with running(settings) as process:
+        record = await sealed(real_redis, process, settings)
+    assert record.failure is not None
+    assert record.failure.code == "not_configured"
+    assert "SSL_CERT_FILE" in record.failure.message
+
+
+async def test_a_turn_of_an_agent_that_this_process_does_not_know_fails_with_the_fix(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    settings = settings_of(real_url)
+    other = settings.model_copy(update={"agents": {"other": settings.agents["default"]}})
+    async with running(other) as process:
+        record = await sealed(real_redis, process, settings)
+    assert record.failure is not None
+    assert "agents.default" in record.failure.message
+
+
+async def test_a_draining_process_takes_no_turn_and_leaves_it_to_others(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    settings = settings_of(real_url)
+    submitted = await api.submit(settings, real_redis, prompt="hello", source="test", wake=lambda _: None)
+    async with running(settings) as process:
+        process.drain()
+        await asyncio.wait_for(process.run_session(submitted.session), WITHIN_S)
+    record = await read_turn(real_redis, submitted.turn)
+    assert record is not None
+    assert record.state == "queued"
