@@ -143,7 +143,8 @@ class EmbeddedServer:
                 self._process.kill()
                 self._process.wait()
             self._process = None
-            (self.folder / _ADDRESS_FILE).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the folder may be gone, or not ours any more
+                (self.folder / _ADDRESS_FILE).unlink()
         for handle in (self._lock, self._joined):
             if handle is not None:
                 os.close(handle)

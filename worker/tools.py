@@ -5,6 +5,7 @@ turns, journals, wire formats.
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,9 +13,16 @@ from time import time_ns
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from worker.codecs.messages import ToolSpec
-from worker.observability import fault
+from worker.codecs.wirejson import well_formed
+from worker.observability import fault, warn
 
 Arguments = Mapping[str, object]
+
+GRACE_S = 1.0
+"""How long a tool that was cancelled may take to end."""
+
+_left_behind: set[asyncio.Task["ToolResult"]] = set()
+"""Tools that went on after their cancellation; the event loop alone would not keep them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +41,8 @@ class ToolRefusal(Exception):
 class Tool:
     """A tool: how it is offered, and the function that runs it.
 
-    `run` gets the arguments and an idempotency key, equal for every driver that runs the same tool call of a turn.
+    `run` gets the arguments and an idempotency key, equal for every driver that runs the same tool call of a turn. It
+    gives a text; anything else is told to the model as JSON.
     `retry_safe`: it may run again when a driver vanished while it ran.
     """
 
@@ -71,15 +80,50 @@ BUILT_IN: dict[str, Tool] = {
 }
 
 
-async def run_tool(tool: Tool, arguments: Arguments, key: str, timeout_s: float) -> ToolResult:
-    """Run a tool within `timeout_s` seconds. Never raises: whatever goes wrong is a result that the model can read."""
+async def run_tool(
+    tool: Tool, arguments: Arguments, key: str, timeout_s: float, *, grace_s: float = GRACE_S
+) -> ToolResult:
+    """Run a tool within `timeout_s` seconds. Never raises: whatever goes wrong is a result that the model can read.
+
+    A tool that is late, or whose turn has ended, is cancelled; one that has not ended `grace_s` seconds later is left
+    behind. Only KeyboardInterrupt and the caller's own cancellation pass.
+    """
+    running = asyncio.create_task(_ran(tool, arguments, key))  # noqa: TID251 - awaited below, cancelled by `_stop`
     try:
-        async with asyncio.timeout(timeout_s):
-            return ToolResult(await tool.run(arguments, key))
-    except TimeoutError:
+        in_time, _ = await asyncio.wait({running}, timeout=timeout_s)
+    finally:
+        if not running.done():
+            await _stop(running, tool, grace_s)
+    if not in_time:
         return ToolResult(f"Error: the tool did not answer within {timeout_s:g} s", "timeout")
+    if running.cancelled():  # not by us: the tool did it to itself
+        return _FAILED
+    return running.result()
+
+
+_FAILED = ToolResult("Error: the tool failed", "failed")
+
+
+async def _ran(tool: Tool, arguments: Arguments, key: str) -> ToolResult:
+    try:
+        return ToolResult(_text(await tool.run(arguments, key)))
     except ToolRefusal as refusal:
-        return ToolResult(f"Error: {refusal}", "refused")
-    except Exception as error:  # noqa: BLE001 - a tool is foreign code: its fault is the model's to hear of
+        return ToolResult(well_formed(f"Error: {refusal}"), "refused")
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 - a tool is foreign code: its fault is the model's to hear of
         fault("tool_failed", error, tool=tool.spec.name)
-        return ToolResult("Error: the tool failed", "failed")
+        return _FAILED
+
+
+def _text(result: object) -> str:
+    return well_formed(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str))
+
+
+async def _stop(running: asyncio.Task[ToolResult], tool: Tool, grace_s: float) -> None:
+    _left_behind.add(running)
+    running.add_done_callback(_left_behind.discard)
+    running.cancel()
+    ended, _ = await asyncio.wait({running}, timeout=grace_s)
+    if not ended:
+        warn("tool_left_behind", tool=tool.spec.name)

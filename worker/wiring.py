@@ -1,4 +1,4 @@
-"""The composition root of a process that runs turns: settings become the parts, and the parts meet.
+"""The composition root of a process that runs turns: where the parts meet.
 
 What belongs here: building and owning connections, heartbeat, tick and drivers. What must not be known here: what a
 turn does next, Celery.
@@ -8,33 +8,24 @@ import asyncio
 import random
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from worker import ids
+from worker.assembly import Providers, toolbox, turn_limits, turn_start
 from worker.codecs.messages import Message
-from worker.codecs.openai_chat import ChatCodec
-from worker.engine.driver import Attempt, Toolbox, TurnDriver
+from worker.engine.driver import TurnDriver
 from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
-from worker.engine.stream import Endpoint, attempt_events
 from worker.errors import ConfigurationError, Fenced, Rewound, StoreFull, TurnSealed
-from worker.http import open_client
 from worker.observability import fault, warn
-from worker.settings import AgentSettings, ProviderSettings, WorkerSettings
+from worker.settings import WorkerSettings
 from worker.store import connect, journal, lease
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import ensure_meta
 from worker.store.lease import Grant
 from worker.store.repeat import UNANSWERED, until_answered
 from worker.store.tick import StagingTick
-from worker.tools import BUILT_IN
 from worker.turn import outputs
 from worker.turn.commands import DiscardCall, Failure, Seal
 from worker.turn.machine import TurnMachine
-from worker.turn.start import TurnLimits, TurnStart
-from worker.turn.watchdog import WatchdogLimits
-
-if TYPE_CHECKING:
-    import httpx
 
 _START_PATIENCE_S = 30.0
 
@@ -52,7 +43,7 @@ class TurnProcess:
         self._sessions = 0
         self._drivers: set[TurnDriver] = set()
         self._redis = connect.open_redis(settings.redis())
-        self._http: dict[str, httpx.AsyncClient] = {}
+        self._providers = Providers()
         lives = settings.lease
         self._heartbeat = Heartbeat(
             connect.open_redis_sync(settings.redis()),
@@ -81,8 +72,7 @@ class TurnProcess:
         if self._ticking is not None:
             self._ticking.cancel()
         await asyncio.to_thread(self._heartbeat.stop)
-        for client in self._http.values():
-            await client.aclose()
+        await self._providers.close()
         await self._redis.aclose()
 
     @property
@@ -153,7 +143,7 @@ class TurnProcess:
         accumulator = ExecutionOutputAccumulator(
             self._redis,
             grant,
-            lambda: self._heartbeat.holds(grant.turn, grant.nonce),
+            lambda: self._may_ask(grant),
             round(self._settings.turns.keep_s),
         )
         driver = await self._made(grant, accumulator, claimed_at + self._settings.lease.ttl_s)
@@ -174,6 +164,15 @@ class TurnProcess:
             self._tick.remove(accumulator)
             self._heartbeat.let_go(grant.turn, grant.nonce)
             self._drivers.discard(driver)
+
+    def _may_ask(self, grant: Grant) -> bool:
+        """Whether a step that the store does not answer is worth repeating.
+
+        As long as nobody else is known to own the turn; but a process that shuts down does not outstay its lease.
+        """
+        if self._draining and not self._heartbeat.is_valid(grant.turn, grant.nonce):
+            return False
+        return self._heartbeat.holds(grant.turn, grant.nonce)
 
     async def _made(
         self, grant: Grant, accumulator: ExecutionOutputAccumulator, patience_ends: float
@@ -202,18 +201,17 @@ class TurnProcess:
         agent = settings.agent(grant.agent)
         provider = settings.providers[agent.provider]
         machine = TurnMachine(
-            _start(grant, agent, provider, history=history),
-            _limits(settings, provider),
+            turn_start(grant, agent, provider, history=history),
+            turn_limits(settings, provider),
             deadline=monotonic() + grant.remaining_s,
             jitter=random.SystemRandom().random,
         )
-        toolbox = Toolbox({name: BUILT_IN[name] for name in agent.tools}, settings.turns.tool_timeout_s)
         return TurnDriver(
             grant,
             machine,
             accumulator,
-            self._attempt(agent, provider),
-            toolbox,
+            self._providers.attempt(agent, provider),
+            toolbox(settings, agent),
             lambda: self._heartbeat.is_valid(grant.turn, grant.nonce),
         )
 
@@ -227,66 +225,3 @@ class TurnProcess:
         seal = Seal("failed", None, failure, totals)
         await accumulator.seal("failed", None, failure, correlation, totals, outputs.of_seal(seal, correlation))
         warn("turn_not_driven", turn=grant.turn, code=failure.code, correlation_id=correlation)
-
-    def _attempt(self, agent: AgentSettings, provider: ProviderSettings) -> Attempt:
-        name = agent.provider
-        client = self._http.get(name)
-        if client is None:
-            try:
-                client = self._http[name] = open_client(connect_timeout_s=provider.connect_timeout_s)
-            except OSError as error:  # certificates that cannot be read
-                message = (
-                    f"providers.{name}: TLS cannot be set up ({error.strerror}); correct SSL_CERT_FILE and its like"
-                )
-                raise ConfigurationError(message) from error
-        endpoint = Endpoint(
-            name=name,
-            base_url=provider.base_url,
-            api_key=provider.api_key.get_secret_value() if provider.api_key else None,
-            headers={  # however the two are spelled, the agent's stands in place of the provider's
-                header.lower(): value.get_secret_value()
-                for header, value in (*provider.headers.items(), *agent.headers.items())
-            },
-            connect_timeout_s=provider.connect_timeout_s,
-            finish_grace_s=provider.finish_grace_s,
-        )
-        codec = ChatCodec()
-        return lambda request, call, attempt: attempt_events(client, endpoint, codec, request, call, attempt)
-
-
-def _start(grant: Grant, agent: AgentSettings, provider: ProviderSettings, history: tuple[Message, ...]) -> TurnStart:
-    tools = [BUILT_IN[name] for name in agent.tools]
-    return TurnStart(
-        message=grant.message,
-        model=agent.model or provider.model or "",
-        provider=agent.provider,
-        history=history,
-        facts=grant.facts,
-        progress=grant.progress,
-        instructions=agent.instructions,
-        tools=tuple(tool.spec for tool in tools),
-        retry_safe=frozenset(tool.spec.name for tool in tools if tool.retry_safe),
-        max_tokens=agent.max_tokens,
-        temperature=agent.temperature,
-        extra_body=dict(agent.extra_body),
-    )
-
-
-def _limits(settings: WorkerSettings, provider: ProviderSettings) -> TurnLimits:
-    turns = settings.turns
-    return TurnLimits(
-        watchdog=WatchdogLimits(
-            prefill_s=provider.prefill_timeout_s,
-            inter_delta_s=provider.first_token_timeout_s,
-            progress_s=provider.no_progress_timeout_s,
-            stall_s=provider.stall_timeout_s,
-        ),
-        resume_budget=turns.timeout_resume_retry_budget,
-        resume_backoff_s=turns.resume_backoff_s,
-        transport_retries=provider.transport_retries,
-        transport_backoff_s=provider.transport_backoff_s,
-        transport_backoff_max_s=provider.transport_backoff_max_s,
-        max_calls=turns.max_calls,
-        crash_cap=turns.crash_cap,
-        on_drain=turns.on_drain,
-    )

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from channels.console import exits
 from channels.console.joined import Client, Joined, ask, leave
+from channels.console.lines import Lines
 from channels.console.terminal import open_console
 from channels.embedded import EmbeddedServer, die_with_parent
 from channels.settings import Settings
@@ -42,9 +43,17 @@ _STYLES = ("cyan", "magenta", "green", "yellow")
 
 def run_up(settings: Settings, processes: Mapping[str, str] = PROCESSES) -> int:
     """Run everything until a signal or a death; returns the exit code."""
+    lines = Lines(open_console())
+    code = _run_up(settings, processes, lines)
+    if not lines.end(_WATCH_EVERY_S):
+        os._exit(code)  # the interpreter would wait for the write that hangs
+    return code
+
+
+def _run_up(settings: Settings, processes: Mapping[str, str], lines: Lines) -> int:
     if settings.redis_url is not None:
         ask(settings, _answers)
-        return asyncio.run(_Foreman(processes, settings.redis_url, lambda: False).run())
+        return asyncio.run(_Foreman(processes, settings.redis_url, lambda: False, lines).run())
     server = EmbeddedServer(settings.data_dir)
     url = server.start()
     try:
@@ -53,7 +62,7 @@ def run_up(settings: Settings, processes: Mapping[str, str] = PROCESSES) -> int:
                 f"data_dir {settings.data_dir}: another Lastword command runs its server (process {server.owner}); "
                 "stop that command first, or give this one a folder of its own with LASTWORD_DATA_DIR"
             )
-        return asyncio.run(_Foreman(processes, url, lambda: server.died).run())
+        return asyncio.run(_Foreman(processes, url, lambda: server.died, lines).run())
     finally:
         leave(server, _PATIENCE_S)
 
@@ -66,14 +75,16 @@ async def _answers(_: Joined, client: Client) -> int:
 class _Foreman:
     """Runs the processes side by side until one ends or a signal comes. `server_died` is asked now and then."""
 
-    def __init__(self, processes: Mapping[str, str], redis_url: str, server_died: Callable[[], bool]) -> None:
+    def __init__(
+        self, processes: Mapping[str, str], redis_url: str, server_died: Callable[[], bool], printed: Lines
+    ) -> None:
         self._lines = processes
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", "LASTWORD_REDIS_URL": redis_url}
         self._server_died = server_died
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
         self._killing = asyncio.Event()
-        self._console = open_console()
+        self._printed = printed
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -155,13 +166,13 @@ class _Foreman:
         assert process.stdout is not None
         width = max(len(each) for each in self._lines)
         while (line := await _line(process.stdout)) is not None:
-            self._console.print(Text.assemble((f"{name:<{width}} | ", style), line), soft_wrap=True)
+            self._printed.say(Text.assemble((f"{name:<{width}} | ", style), line))
 
     def _signalled(self) -> None:
         (self._killing if self._stopping.is_set() else self._stopping).set()
 
     def _say(self, words: str) -> None:
-        self._console.print(Text.assemble(("lastword | ", "bold"), words), soft_wrap=True)
+        self._printed.say(Text.assemble(("lastword | ", "bold"), words))
 
 
 async def _line(stream: asyncio.StreamReader) -> str | None:

@@ -9,7 +9,7 @@ import redis.asyncio
 
 from tests.support.forwarder import Forwarder
 from worker import api
-from worker.errors import ConfigurationError
+from worker.errors import ConfigurationError, StoreFull
 from worker.settings import WorkerSettings
 from worker.store import connect
 from worker.store.inbox import IdempotencyConflict
@@ -67,6 +67,21 @@ async def test_one_key_is_one_turn(any_redis: redis.asyncio.Redis) -> None:
     assert await submit(any_redis, idempotency_key="k") == first
     with pytest.raises(IdempotencyConflict, match="'k'"):
         await submit(any_redis, "another message", idempotency_key="k")
+
+
+@pytest.mark.requirement("store:full:submit-port")
+@pytest.mark.parametrize("is_first_use", [True, False])
+async def test_a_full_redis_is_named_to_whoever_submits(real_redis: redis.asyncio.Redis, is_first_use: bool) -> None:
+    if not is_first_use:
+        await submit(real_redis)
+    before = sorted(await real_redis.keys("*"))
+    await real_redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(StoreFull, match="raise maxmemory"):
+            await submit(real_redis)
+    finally:
+        await real_redis.config_set("maxmemory", 0)
+    assert sorted(await real_redis.keys("*")) == before
 
 
 @pytest.mark.requirement("bad-input:submit:outage")

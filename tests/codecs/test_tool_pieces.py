@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.codecs.toolargs import ToolCallPieces, parse_arguments
+from worker.codecs.toolargs import MAX_DEPTH, ToolCallPieces, parse_arguments
 
 
 def calls_of(*pieces: tuple[int | None, str | None, str | None, str]) -> list[tuple[str, str, str]]:
@@ -79,6 +79,30 @@ def test_arguments_are_the_object_they_parse_to_and_nothing_when_cut(
 )
 def test_arguments_that_are_no_json_object_are_never_repaired(text: str) -> None:
     assert parse_arguments(text) is None
+
+
+@pytest.mark.requirement("codecs:chat:nested-arguments")
+def test_arguments_may_be_nested_up_to_the_limit_and_no_deeper() -> None:
+    def nested(depth: int) -> str:
+        return '{"a":' * (depth - 1) + "{}" + "}" * (depth - 1)
+
+    assert parse_arguments(nested(MAX_DEPTH)) is not None
+    assert parse_arguments(nested(MAX_DEPTH + 1)) is None
+    for depth in (1_000, 10_000, 300_000):
+        assert parse_arguments('{"a":' + "[" * depth + "]" * depth + "}") is None
+
+
+@pytest.mark.requirement("codecs:chat:nested-arguments")
+@pytest.mark.parametrize("brackets", ["[{" * 5_000, '\\"[' * 5_000, "\\\\" + "[" * 5_000])
+def test_brackets_inside_a_string_nest_nothing(brackets: str) -> None:
+    text = '{"a": "' + brackets + '", "b": [[]]}'
+    assert parse_arguments(text) == json.loads(text)
+
+
+@pytest.mark.requirement("codecs:chat:nested-arguments")
+def test_many_brackets_side_by_side_are_not_deep() -> None:
+    text = '{"a": [' + ",".join(["[{}]"] * 5_000) + "]}"
+    assert parse_arguments(text) == json.loads(text)
 
 
 def test_numbers_beyond_64_bits_keep_every_digit() -> None:

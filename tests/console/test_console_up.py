@@ -1,9 +1,12 @@
 """`lastword up` with stand-in workers: modules that write down what happens to them."""
 
+import array
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,7 +70,7 @@ __main__.main()
 class Up:
     """One `up` in a process of its own, and the lines that it has printed."""
 
-    def __init__(self, folder: Path, manners: dict[str, str], settings: str) -> None:
+    def __init__(self, folder: Path, manners: dict[str, str], settings: str, *, unread: bool = False) -> None:
         (folder / "worker_double.py").write_text(WORKER, encoding="utf-8")
         lines = "{" + ", ".join(f'"{name}": "worker_double {name} {manner}"' for name, manner in manners.items()) + "}"
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", "COLUMNS": "300"}
@@ -75,7 +78,7 @@ class Up:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", RUN, settings, lines],
-                stdout=log,
+                stdout=subprocess.PIPE if unread else log,
                 stderr=log,
                 env=environment,
                 cwd=folder,
@@ -111,6 +114,16 @@ class Up:
 Start = Callable[..., Up]
 
 
+def _takes_no_more(pipe: int) -> Iterator[bool]:
+    """Whether the bytes that wait in a pipe have stopped growing, each time anew."""
+    seen = [0]
+    while True:
+        count = array.array("i", [0])
+        fcntl.ioctl(pipe, termios.FIONREAD, count)
+        seen = [*seen[-20:], count[0]]
+        yield count[0] > 0 and len(seen) > 20 and len(set(seen)) == 1
+
+
 def _runs(pid: int) -> bool:
     """Whether a process is there and more than a name (a zombie whose parent has not looked)."""
     try:
@@ -124,11 +137,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts `up` with stand-in workers: names and manners. `url`: the Redis of the settings."""
     started: list[Up] = []
 
-    def up(url: str | None = None, **manners: str) -> Up:
+    def up(url: str | None = None, *, unread: bool = False, **manners: str) -> Up:
         settings = (
             f'{{"data_dir": "{tmp_path / "data"}", "redis_url": {f"{chr(34)}{url}{chr(34)}" if url else "null"}}}'
         )
-        started.append(Up(tmp_path, manners, settings))
+        started.append(Up(tmp_path, manners, settings, unread=unread))
         return started[-1]
 
     yield up
@@ -205,6 +218,18 @@ def test_all_that_a_worker_prints_comes_through_and_up_ends(start: Start) -> Non
     ]
     assert sum(line.count("a") for line in lines if line.startswith("one | aaa")) == 300_000
     assert "one | drained one" in lines
+
+
+@pytest.mark.requirement("console:up:unread")
+def test_up_ends_though_nobody_reads_what_it_prints(start: Start) -> None:
+    """As behind a pager, or after Ctrl-S: the workers go on, a signal is heard, and the end is a good one."""
+    up = start(unread=True, one="chatty")
+    assert up.process.stdout is not None
+    full = _takes_no_more(up.process.stdout.fileno())
+    with up.process.stdout:
+        up.wait_until(lambda: next(full), "the pipe of the reader to be full")
+        up.process.terminate()
+        assert up.wait_for_end() == 0
 
 
 @pytest.mark.requirement("console:up:ends-in-time")

@@ -63,7 +63,7 @@ async def test_a_turn_that_no_process_can_begin_to_drive_ends_once_the_crash_cap
         raise RuntimeError("a fault of our own")
 
     settings = settings_of(real_url)
-    monkeypatch.setattr(wiring, "_limits", fail)
+    monkeypatch.setattr(wiring, "turn_limits", fail)
     async with running(settings) as process:
         record = await sealed(real_redis, process, settings)
     assert record.outcome == "failed"

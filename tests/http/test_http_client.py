@@ -128,7 +128,7 @@ async def test_500_streams_are_open_at_the_same_time() -> None:
         await peer.chunk(b"last")
         await peer.end()
 
-    async def read(url: str, begun: asyncio.Semaphore) -> bytes:
+    async def read(client: httpx.AsyncClient, url: str, begun: asyncio.Semaphore) -> bytes:
         async with client.stream("POST", url, content=b"{}") as response:
             chunks = response.aiter_raw()
             data = await anext(chunks)
@@ -141,7 +141,7 @@ async def test_500_streams_are_open_at_the_same_time() -> None:
         asyncio.timeout(30),
     ):
         begun = asyncio.Semaphore(0)
-        reads = [asyncio.ensure_future(read(peer.url, begun)) for _ in range(500)]
+        reads = [asyncio.ensure_future(read(client, peer.url, begun)) for _ in range(500)]
         for _ in reads:
             await begun.acquire()
         all_open.set()

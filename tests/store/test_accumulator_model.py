@@ -88,6 +88,7 @@ class Model:
     call: int = 0
     attempt: int = 0
     calls: int = 0
+    resumes: int = 0
     discards: int = 0
     crashes: int = 0
     epoch: int = 0
@@ -209,6 +210,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
         progress = grant.progress
         assert (progress.call, progress.attempt, progress.is_open) == (model.call, model.attempt, model.open)
         assert (progress.calls, progress.crashes) == (model.calls, model.crashes)
+        assert progress.resumes_spent == model.resumes
         self.nonce = nonce
         self.driver = ExecutionOutputAccumulator(self.client, grant, lambda: True)
         self.tick.add(self.driver)
@@ -251,7 +253,8 @@ class AccumulatorMachine(RuleBasedStateMachine):
         is_new = model.call == 0 or committed or not again
         call, attempt = (model.call + 1, 1) if is_new else (model.call, model.attempt + 1)
         self.lossy.faults.extend(faults)
-        self.run(self.driver.open_call(call, attempt, 0, is_new))
+        model.resumes = 0 if is_new else model.resumes
+        self.run(self.driver.open_call(call, attempt, model.resumes, is_new))
         model.settle()
         model.call, model.attempt, model.open, model.opened_here = call, attempt, True, True
         model.calls += int(is_new)
@@ -315,13 +318,15 @@ class AccumulatorMachine(RuleBasedStateMachine):
         model.close()
 
     @precondition(lambda self: self.has_driver() and self.model.call)
-    @rule(faults=FAULTS)
-    def discard(self, faults: list[Fault]) -> None:
+    @rule(faults=FAULTS, resumes=st.none() | st.integers(1, 3))
+    def discard(self, faults: list[Fault], resumes: int | None) -> None:
         model = self.model
         model.settle()
         outputs = [TextStreamDiscardedOutput(call=model.call, attempt=model.attempt)]
         self.lossy.faults.extend(faults)
-        self.run(self.driver.discard(model.call, model.attempt, NO_USAGE, outputs))
+        self.run(self.driver.discard(model.call, model.attempt, NO_USAGE, outputs, resumes_spent=resumes))
+        if model.open and resumes is not None:
+            model.resumes = resumes
         self.discarded()
 
     def discarded(self) -> None:

@@ -10,6 +10,7 @@ from tests.store.turns import SESSION, Redis, commit, completed, discard, driven
 from worker import ids
 from worker.codecs.events import ToolCall, Usage
 from worker.codecs.messages import AssistantMessage, ToolMessage, UserMessage
+from worker.codecs.toolargs import ToolCallPieces, parse_arguments
 from worker.errors import StoreError
 from worker.store import keys
 from worker.store.journal import (
@@ -30,7 +31,13 @@ from worker.turn.facts import Committed, Fact, ToolEnded, ToolStarted
 COUNTS = st.none() | st.integers(0, 10**9)
 TEXT = st.text(max_size=40)
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | TEXT, lambda inner: st.lists(inner, max_size=3))
-TOOL_CALLS = st.builds(ToolCall, TEXT, TEXT, TEXT, st.none() | st.dictionaries(TEXT, JSON, max_size=3))
+ARGUMENTS = TEXT | st.dictionaries(TEXT, JSON, max_size=3).map(json.dumps)
+TOOL_CALLS = st.builds(
+    lambda call_id, name, arguments: ToolCall(call_id, name, arguments, parse_arguments(arguments)),
+    TEXT,
+    TEXT,
+    ARGUMENTS,
+)
 COMMITTED = st.builds(
     Committed,
     call=st.integers(1, 99),
@@ -63,6 +70,15 @@ def test_facts_come_back_as_they_went(facts: list[Fact]) -> None:
             case ToolEnded():
                 entries.append(encode_tool_ended(fact))
     assert list(decode_facts([entry.encode() for entry in entries], text)) == facts
+
+
+@pytest.mark.requirement("store:journal:nested-arguments")
+@pytest.mark.parametrize("depth", [60, 400, 900, 2_500, 10_000])
+def test_arguments_come_back_as_they_went_however_deep_they_are_nested(depth: int) -> None:
+    pieces = ToolCallPieces()
+    pieces.add(0, "t1", "clock", '{"a":' * depth + "{}" + "}" * depth)
+    fact = Committed(1, 1, "", pieces.calls("answer"), "tool_calls", None)
+    assert decode_facts([encode_committed(fact, 0, 0).encode()], b"") == (fact,)
 
 
 @given(totals=st.builds(UsageTotals, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS))

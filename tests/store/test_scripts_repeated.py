@@ -250,11 +250,28 @@ async def test_after_a_rewind_the_same_nonce_claims_anew_and_goes_on(any_redis: 
     accumulator = ExecutionOutputAccumulator(any_redis, grant, lambda: True)
     await opened(accumulator)
     earlier = await any_redis.hgetall(keys.turn_record(accumulator.turn))
+    assert not await any_redis.exists(keys.out(accumulator.turn))
     await discard(accumulator, 1, 1)
     await any_redis.hset(keys.turn_record(accumulator.turn), mapping=earlier)
+    await any_redis.delete(keys.out(accumulator.turn))
     again = await taken(any_redis, SESSION, grant.nonce)
     assert (again.op, again.progress.is_open, again.progress.crashes) == (1, True, 0)
     await discard(ExecutionOutputAccumulator(any_redis, again, lambda: True), 1, 1)
+
+
+@pytest.mark.requirement("store:discard:resumes")
+async def test_a_resume_that_a_discard_announced_is_known_to_whoever_goes_on(any_redis: Redis) -> None:
+    accumulator = await driven(any_redis)
+    await opened(accumulator)
+    await accumulator.discard(1, 1, NO_USAGE, [], resumes_spent=1)
+    await accumulator.release()
+    grant = await taken(any_redis)
+    assert (grant.progress.attempt, grant.progress.is_open, grant.progress.resumes_spent) == (1, False, 1)
+    going_on = ExecutionOutputAccumulator(any_redis, grant, lambda: True)
+    await going_on.open_call(1, 2, 1, False)
+    await discard(going_on, 1, 2)
+    await going_on.release()
+    assert (await taken(any_redis)).progress.resumes_spent == 1
 
 
 @pytest.mark.requirement("store:fence:lease-over")

@@ -55,7 +55,8 @@ class StoredTurn:
             case CommitCall():
                 self._commit(command)
             case DiscardCall():
-                self.progress = replace(self.progress, is_open=False, totals=command.totals)
+                spent = self.progress.resumes_spent if command.resumes_spent is None else command.resumes_spent
+                self.progress = replace(self.progress, is_open=False, totals=command.totals, resumes_spent=spent)
                 self._emit(*outputs.of_discard(command))
             case RecordToolResult():
                 self.facts.append(ToolEnded(command.call, command.index, command.result, command.failure))

@@ -43,7 +43,9 @@ def test_a_turn_that_has_not_begun_is_handed_off_untouched() -> None:
 @pytest.mark.requirement("turn:drain:handoff")
 def test_a_call_between_two_attempts_is_handed_off_without_spending_the_budget() -> None:
     scene = begun(resume_backoff_s=2)
-    scene.given(Died(1, 1, "reset", "")).expect(CloseCall(), DiscardCall(1, 1, "reset", 0, discarded(1)), ANY)
+    scene.given(Died(1, 1, "reset", "")).expect(
+        CloseCall(), DiscardCall(1, 1, "reset", 0, discarded(1), resumes_spent=1), ANY
+    )
     scene.given(Drain()).expect(HandOff())
 
 

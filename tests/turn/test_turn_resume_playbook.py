@@ -41,6 +41,10 @@ def dead(attempt: int, reason: str, size: int = 0, totals: Any = ANY, *, call: i
     return DiscardCall(call, attempt, reason, size, totals)
 
 
+def resumed(attempt: int, reason: str, size: int = 0, totals: Any = ANY, *, call: int = 1) -> DiscardCall:
+    return DiscardCall(call, attempt, reason, size, totals, resumes_spent=attempt)
+
+
 def sealed(code: str, category: str, totals: Any = ANY) -> Seal:
     return Seal("failed", None, Failure(category, code, ANY), totals)  # type: ignore[arg-type]
 
@@ -56,7 +60,7 @@ def test_a_stalled_call_is_discarded_and_the_same_request_is_sent_again() -> Non
     scene = play().given(Begin()).expect(opened(1))
     request = scene.commands[0].request
     scene.at(5).given(text(1, 1, "The invo")).expect(StageText("The invo"))
-    scene.at(50).given(Tick()).expect(CloseCall(), dead(1, "stall", 8, discarded(1)), WARNING, opened(2))
+    scene.at(50).given(Tick()).expect(CloseCall(), resumed(1, "stall", 8, discarded(1)), WARNING, opened(2))
     assert scene.commands[-1].request is request
     scene.given(text(1, 2, "The invoice is paid.")).expect(ANY)
     scene.given(completed(1, 2)).expect(
@@ -69,9 +73,9 @@ def test_a_stalled_call_is_discarded_and_the_same_request_is_sent_again() -> Non
 def test_a_budget_of_two_permits_three_attempts_then_the_turn_fails_as_a_timeout() -> None:
     scene = begun()
     scene.at(1).given(text(1, 1, "a")).expect(ANY)
-    scene.at(46).given(Tick()).expect(CloseCall(), dead(1, "stall", 1), WARNING, opened(2))
+    scene.at(46).given(Tick()).expect(CloseCall(), resumed(1, "stall", 1), WARNING, opened(2))
     scene.at(47).given(text(1, 2, "ab")).expect(ANY)
-    scene.at(92).given(Tick()).expect(CloseCall(), dead(2, "stall", 2), WARNING, opened(3))
+    scene.at(92).given(Tick()).expect(CloseCall(), resumed(2, "stall", 2), WARNING, opened(3))
     scene.at(93).given(text(1, 3, "abc")).expect(ANY)
     assert scene.machine.deadline() == 693  # the last attempt has no stall detector
     scene.at(693).given(Tick()).expect(
@@ -92,7 +96,7 @@ def test_a_budget_of_zero_fails_at_the_first_death_and_discards_all_the_same() -
 @pytest.mark.requirement("turn:resume:silent-attempt-is-discarded")
 def test_an_attempt_that_died_before_its_first_word_is_discarded_too() -> None:
     scene = begun()
-    scene.at(1800).given(Tick()).expect(CloseCall(), dead(1, "prefill"), WARNING, opened(2))
+    scene.at(1800).given(Tick()).expect(CloseCall(), resumed(1, "prefill"), WARNING, opened(2))
 
 
 @pytest.mark.requirement("turn:resume:inherits-the-phase")
@@ -111,7 +115,7 @@ def test_a_call_that_died_in_mid_stream_keeps_the_tight_budget_through_keepalive
     scene.at(55).given(Tick()).expect(ANY, ANY, ANY, opened(2))
     scene.at(60).ignores(Heard(1, 2, Keepalive()))
     assert scene.machine.deadline() == 660
-    scene.at(660).given(Tick()).expect(CloseCall(), dead(2, "inter_delta"), WARNING, opened(3))
+    scene.at(660).given(Tick()).expect(CloseCall(), resumed(2, "inter_delta"), WARNING, opened(3))
 
 
 @pytest.mark.requirement("turn:resume:deaths")
@@ -129,7 +133,7 @@ def test_a_call_that_died_in_mid_stream_keeps_the_tight_budget_through_keepalive
 def test_every_death_of_a_stream_is_resumed(event: Any, reason: str) -> None:
     scene = begun()
     scene.given(text(1, 1, "Due ")).expect(ANY)
-    scene.given(event).expect(CloseCall(), dead(1, reason, 4), WARNING, opened(2))
+    scene.given(event).expect(CloseCall(), resumed(1, reason, 4), WARNING, opened(2))
 
 
 @pytest.mark.requirement("turn:trap-t7:end-without-a-terminal-mark")
@@ -177,7 +181,7 @@ def test_late_events_of_a_dead_attempt_are_dropped_by_id() -> None:
 @pytest.mark.requirement("turn:resume:backoff")
 def test_a_resume_waits_a_little_and_hears_nothing_meanwhile() -> None:
     scene = begun(resume_backoff_s=2, jitter=lambda: 1.0)
-    scene.at(10).given(Died(1, 1, "reset", "")).expect(CloseCall(), dead(1, "reset"), WARNING)
+    scene.at(10).given(Died(1, 1, "reset", "")).expect(CloseCall(), resumed(1, "reset"), WARNING)
     assert (scene.machine.state, scene.machine.deadline()) == (State.WAITING, 12.5)
     scene.at(12).ignores(Tick(), text(1, 1, "late"))
     scene.at(12.5).given(Tick()).expect(opened(2))
@@ -207,7 +211,7 @@ def test_a_later_call_has_a_budget_of_its_own_and_resumes_without_running_tools_
     scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, opened(1, call=2))
     request = scene.commands[-1].request
     scene.given(text(2, 1, "No")).expect(ANY)
-    scene.given(Died(2, 1, "reset", "")).expect(CloseCall(), dead(1, "reset", 2, call=2), WARNING, opened(2, call=2))
+    scene.given(Died(2, 1, "reset", "")).expect(CloseCall(), resumed(1, "reset", 2, call=2), WARNING, opened(2, call=2))
     assert scene.commands[-1].request is request
     scene.given(Died(2, 2, "reset", "")).expect(ANY, ANY, sealed("reset", "stream_failure"))
 
@@ -216,7 +220,7 @@ def test_a_later_call_has_a_budget_of_its_own_and_resumes_without_running_tools_
 @pytest.mark.requirement("turn:trap-t8:discarded-usage-on-failure")
 def test_discards_are_counted_beside_the_totals_and_estimated_by_the_last_completed_call() -> None:
     scene = begun(progress=Progress(last_input_tokens=70), resume_budget=1)
-    scene.given(Died(1, 1, "reset", "")).expect(ANY, dead(1, "reset", 0, discarded(1, 70)), ANY, ANY)
+    scene.given(Died(1, 1, "reset", "")).expect(ANY, resumed(1, "reset", 0, discarded(1, 70)), ANY, ANY)
     scene.given(completed(1, 2, "tool_calls", tool_call(), usage=Usage(input_tokens=100))).expect(ANY, ANY)
     scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, ANY)
     scene.given(Died(2, 1, "reset", "")).expect(ANY, ANY, ANY, ANY)
@@ -237,7 +241,7 @@ def test_a_call_that_does_not_report_its_input_leaves_the_estimate_to_the_one_be
 
 @pytest.mark.requirement("turn:usage:discarded-estimate")
 def test_the_estimate_is_unknown_while_no_call_of_the_session_has_completed() -> None:
-    begun().given(Died(1, 1, "reset", "")).expect(ANY, dead(1, "reset", 0, discarded(1, None)), ANY, ANY)
+    begun().given(Died(1, 1, "reset", "")).expect(ANY, resumed(1, "reset", 0, discarded(1, None)), ANY, ANY)
 
 
 @pytest.mark.requirement("turn:resume:warning")

@@ -74,6 +74,27 @@ def test_spent_resumes_stay_spent() -> None:
     )
 
 
+@pytest.mark.requirement("turn:takeover:spent-budget-stays-spent")
+@pytest.mark.parametrize("budget", [0, 1, 2])
+def test_a_resume_that_was_decided_on_stays_spent_through_every_hand_off_in_its_wait(budget: int) -> None:
+    stored, deaths = StoredTurn(), 0
+    for process in range(9):
+        driver = machine(
+            facts=tuple(stored.facts), progress=stored.progress, resume_budget=budget, resume_backoff_s=5, crash_cap=0
+        )
+        events: list[Event] = [Begin()]
+        while events and stored.seal is None:
+            for command in driver.handle(events.pop(0), process):
+                stored.perform(command)
+                if isinstance(command, OpenCall):
+                    events += [text(1, command.attempt, "Due "), Died(1, command.attempt, "reset", ""), Drain()]
+                    deaths += 1
+        if stored.seal is not None:
+            break
+    assert deaths == 1 + budget
+    assert stored.seal == Seal("failed", None, Failure("stream_failure", "reset", ANY), ANY)
+
+
 @pytest.mark.requirement("turn:takeover:goes-on-from-the-last-commit")
 def test_text_that_was_committed_is_in_the_next_request_and_is_not_asked_for_again() -> None:
     scene = taken_over(
@@ -156,6 +177,20 @@ def test_a_turn_that_took_down_too_many_drivers_is_given_up_as_dead() -> None:
 def test_a_turn_taken_over_after_its_deadline_is_discarded_and_failed() -> None:
     scene = taken_over(is_open=True, deadline=-1)
     scene.given(Begin()).expect(taken(1, 1, discarded(1)), Seal("failed", None, ANY, discarded(1)))
+
+
+@pytest.mark.requirement("turn:deadline")
+def test_after_the_deadline_a_takeover_starts_no_tool() -> None:
+    late = Seal("failed", None, Failure("timeout", "turn_deadline", ANY), NO_USAGE)
+    taken_over(committed(1, "", CLOCK_CALL), deadline=-1).given(Begin()).expect(taken(), late)
+    begun = (ToolStarted(1, 0), ToolEnded(1, 0, "12:00", None))
+    taken_over(committed(1, "", CLOCK_CALL, MAIL_CALL), *begun, deadline=-1).given(Begin()).expect(taken(), late)
+
+
+@pytest.mark.requirement("turn:deadline")
+def test_an_answer_that_was_whole_before_the_deadline_is_sealed_as_completed_after_it() -> None:
+    scene = taken_over(committed(1, "Due Friday."), deadline=-1)
+    scene.given(Begin()).expect(taken(), Seal("completed", None, None, NO_USAGE))
 
 
 @pytest.mark.requirement("turn:takeover:cap-on-calls")

@@ -6,9 +6,15 @@ formats, tools, turns. Pieces are joined once, at the end, so the work is linear
 
 import hashlib
 import json
+import re
 
 from worker.codecs.events import ToolCall
 from worker.codecs.wirejson import well_formed
+
+MAX_DEPTH = 64
+"""How deep objects and lists of arguments may be nested: whatever walks through them later may do so by recursion."""
+
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{\]}]', re.DOTALL)
 
 
 class _Call:
@@ -87,18 +93,35 @@ class ToolCallPieces:
 
 
 def parse_arguments(text: str) -> dict[str, object] | None:
-    """The object that `text` is, or None when it is not whole JSON or no object. Empty text and `null` are `{}`."""
+    """The object that `text` is, or None when it is not whole JSON, no object, or nested deeper than `MAX_DEPTH`.
+
+    Empty text and `null` are `{}`. The same for the same text, always: the journal keeps only the text.
+    """
     if not text.strip():
         return {}
+    if _is_too_deep(text):
+        return None
     try:
         # Not orjson: it turns integers beyond 64 bits into floats, and these are the arguments of an action.
         value = json.loads(text, parse_constant=_refuse_constant)
         json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     if value is None:
         return {}
     return value if isinstance(value, dict) else None
+
+
+def _is_too_deep(text: str) -> bool:
+    depth = 0
+    for found in _STRING_OR_BRACKET.finditer(text):
+        if found[0] in ("[", "{"):
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif found[0] in ("]", "}"):
+            depth -= 1
+    return False
 
 
 def _finished(call: _Call, position: int, answer_id: str) -> ToolCall:

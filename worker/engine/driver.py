@@ -163,7 +163,8 @@ class TurnDriver:
             case c.CommitCall():
                 await self._commit(command)
             case c.DiscardCall(call, attempt, _, _, totals):
-                await self._accumulator.discard(call, attempt, totals, outputs.of_discard(command))
+                discarded = outputs.of_discard(command)
+                await self._accumulator.discard(call, attempt, totals, discarded, resumes_spent=command.resumes_spent)
             case c.RunTools(call, tool_calls, attempt):
                 for index, tool_call in tool_calls:
                     await self._accumulator.tool_start(call, index, outputs.of_tool_start(call, tool_call, attempt))

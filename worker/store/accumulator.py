@@ -118,11 +118,23 @@ class ExecutionOutputAccumulator:
         self.marker = int(reply[1])
         self._begin(None)
 
-    async def discard(self, call: int, attempt: int, totals: UsageTotals, outputs: Sequence[Output]) -> None:
-        """Make void what the attempt staged. Nothing is emitted when no attempt is open."""
+    async def discard(
+        self,
+        call: int,
+        attempt: int,
+        totals: UsageTotals,
+        outputs: Sequence[Output],
+        *,
+        resumes_spent: int | None = None,
+    ) -> None:
+        """Make void what the attempt staged. Nothing is emitted when no attempt is open.
+
+        `resumes_spent`: resumes of the call with the one that follows; None: the count stays as it is.
+        """
         self._staged = Staged()
         names = [self._record, self._open, self._out, self._log]
-        rest = [encode_totals(totals), *map(encode_output, outputs)]
+        resumes: Argument = "" if resumes_spent is None else resumes_spent
+        rest: list[Argument] = [encode_totals(totals), resumes, *map(encode_output, outputs)]
         await self._ops.take(_discard, names, (call, attempt), rest, logged=True)
         self._begin(None)
 

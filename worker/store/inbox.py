@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 import redis.asyncio
+from redis.exceptions import OutOfMemoryError
 
 from worker import ids
 from worker.errors import ConfigurationError, LastwordError, LocalProtocolError, StoreFull, StoreUnavailable
@@ -156,13 +157,26 @@ def _read(reply: list[bytes], new: NewTurn, log_cap: int) -> Submitted:
 
 
 async def ensure_meta(redis: redis.asyncio.Redis, partitions: int) -> None:
-    """Fix the number of partitions at the first start. Raises `ConfigurationError` when it was fixed as another one."""
-    await redis.hsetnx(keys.META, "v", str(RECORD_VERSION))
-    await redis.hsetnx(keys.META, "partitions", str(partitions))
-    fixed = int(await redis.hget(keys.META, "partitions") or 0)
+    """Fix the number of partitions at the first start; later on nothing is written, so that a full Redis stays usable.
+
+    Raises `ConfigurationError` when it was fixed as another one, and `StoreFull` at maxmemory.
+    """
+    first = {"v": str(RECORD_VERSION), "partitions": str(partitions)}
+    stored = await redis.hmget(keys.META, list(first))
+    for (name, value), known in zip(first.items(), stored, strict=True):
+        if known is None:
+            await _set_first(redis, name, value)
+    fixed = int(stored[1] or await redis.hget(keys.META, "partitions") or 0)
     if fixed != partitions:
         message = (
             f"partitions is {partitions}, but this Redis was first used with {fixed}, and every key depends on it: set "
             f"partitions to {fixed}, or use an empty Redis"
         )
         raise ConfigurationError(message)
+
+
+async def _set_first(redis: redis.asyncio.Redis, name: str, value: str) -> None:
+    try:
+        await redis.hsetnx(keys.META, name, value)
+    except OutOfMemoryError as error:
+        raise StoreFull("Redis is at its maxmemory before its first use: raise maxmemory, or empty it") from error

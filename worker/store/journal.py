@@ -4,7 +4,8 @@ What belongs here: facts to JSON and back, and the messages that a session remem
 drives a turn, when a fact is written (the scripts write it in the step that makes it true).
 
 A fact is one JSON object with its `kind`. The text of a call is not in it: it stands once in the turn's text, and the
-fact refers to it by offset and length in UTF-8 bytes. The version of all facts is the `v` of the turn record, so that
+fact refers to it by offset and length in UTF-8 bytes. Of a tool call's arguments it holds the text that the model sent;
+what they parse to is found out again by whoever reads. The version of all facts is the `v` of the turn record, so that
 a worker leaves a journal that it cannot read before it claims the turn.
 """
 
@@ -18,6 +19,7 @@ import redis.asyncio
 from worker import ids
 from worker.codecs.events import ToolCall, Usage
 from worker.codecs.messages import Message
+from worker.codecs.toolargs import parse_arguments
 from worker.errors import StoreError
 from worker.store import keys
 from worker.turn.commands import NO_USAGE, Failure, UsageTotals
@@ -34,7 +36,7 @@ def encode_committed(fact: Committed, offset: int, length: int) -> str:
             "attempt": fact.attempt,
             "offset": offset,
             "length": length,
-            "tool_calls": [asdict(tool_call) for tool_call in fact.tool_calls],
+            "tool_calls": [_encode_tool_call(tool_call) for tool_call in fact.tool_calls],
             "finish_reason": fact.finish_reason,
             "usage": None if fact.usage is None else asdict(fact.usage),
         }
@@ -104,6 +106,14 @@ async def history(
     return tuple(messages)
 
 
+def _encode_tool_call(tool_call: ToolCall) -> dict[str, str]:
+    return {"id": tool_call.id, "name": tool_call.name, "arguments": tool_call.arguments}
+
+
+def _tool_call(id: str, name: str, arguments: str) -> ToolCall:  # noqa: A002 - the stored name
+    return ToolCall(id, name, arguments, parse_arguments(arguments))
+
+
 def _decode(entry: bytes, text: bytes) -> Fact:
     try:
         stored = json.loads(entry)
@@ -128,7 +138,7 @@ def _committed(stored: dict[str, Any], text: bytes) -> Committed:
         call=stored["call"],
         attempt=stored["attempt"],
         text=text[start:end].decode(),
-        tool_calls=tuple(ToolCall(**tool_call) for tool_call in stored["tool_calls"]),
+        tool_calls=tuple(_tool_call(**tool_call) for tool_call in stored["tool_calls"]),
         finish_reason=stored["finish_reason"],
         usage=None if stored["usage"] is None else Usage(**stored["usage"]),
     )

@@ -163,13 +163,22 @@ class Call:
         self._tally.discarded()
         return self.abandon("drain")
 
-    def abandon(self, reason: str) -> list[Command]:
-        """Close and discard the attempt, if one is open."""
+    def abandon(self, reason: str, resumes_spent: int | None = None) -> list[Command]:
+        """Close and discard the attempt, if one is open. `resumes_spent` as in `DiscardCall`."""
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return []
-        discard = DiscardCall(self._number, attempt.number, reason, attempt.streamed_bytes, self._tally.totals)
-        return [CloseCall(), discard]
+        return [
+            CloseCall(),
+            DiscardCall(
+                self._number,
+                attempt.number,
+                reason,
+                attempt.streamed_bytes,
+                self._tally.totals,
+                resumes_spent,
+            ),
+        ]
 
     def _completed(self, completed: Completed) -> list[Command]:
         if completed.choices > 1:
@@ -215,7 +224,7 @@ class Call:
             return self._give_up(reason, failures.no_time_left(cause, wait_s))
         self._tally.discarded()
         return [
-            *self.abandon(reason),
+            *self.abandon(reason, attempt.resumes_spent + 1),
             self._resume_warning(attempt, reason, now - attempt.opened_at, wait_s),
             *self._try_again(_Wait(now + wait_s, attempt, cause, reopens=False), now),
         ]

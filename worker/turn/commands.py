@@ -92,7 +92,8 @@ class DiscardCall:
     """The attempt is dead: whatever it staged is void. `streamed_bytes`: UTF-8 bytes of text it had streamed.
 
     `reason`, one word: a budget of the watchdog, a kind of death, a failure class, or `takeover`, `drain`,
-    `turn_deadline`, `not_answered`, `several_choices`.
+    `turn_deadline`, `not_answered`, `several_choices`. `resumes_spent`: resumes of the call with the one that was just
+    decided on, stored with the discard so that whoever goes on knows of it; None: none was, and the count stays.
     """
 
     call: int
@@ -100,6 +101,7 @@ class DiscardCall:
     reason: str
     streamed_bytes: int
     totals: UsageTotals
+    resumes_spent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,9 @@ def not_answered(answer: NotAnswered) -> Failure:
 def turn_deadline() -> Failure:
     """The turn took too long as a whole."""
     return Failure(
-        "timeout", "turn_deadline", "The turn reached its deadline, counted from its submit (turns.turn_deadline_s)."
+        "timeout",
+        "turn_deadline",
+        "The turn reached its deadline, counted from when a process first took it up (turns.turn_deadline_s).",
     )
 
 

@@ -105,6 +105,8 @@ class TurnMachine:
         ending = verdict.ending(committed, self._offered, self._start.provider)
         if ending is not None:
             return [self._seal(ending)]
+        if now >= self._turn_deadline:
+            return [self._seal(Ending("failed", None, failures.turn_deadline()))]
         commands: list[Command] = []
         runnable = []
         for index, tool_call in enumerate(committed.tool_calls):
