@@ -14,14 +14,14 @@ from worker.assembly import Providers, toolbox, turn_limits, turn_start
 from worker.codecs.messages import Message
 from worker.engine.driver import TurnDriver
 from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
-from worker.errors import ConfigurationError, Fenced, Rewound, StoreFull, TurnSealed
+from worker.errors import ConfigurationError, Fenced, Rewound, StoreError, StoreFull, TurnSealed
 from worker.observability import fault, warn
 from worker.settings import WorkerSettings
 from worker.store import connect, journal, lease
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import ensure_meta
 from worker.store.lease import Grant
-from worker.store.repeat import UNANSWERED, until_answered
+from worker.store.repeat import is_unanswered, until_answered
 from worker.store.tick import StagingTick
 from worker.turn import outputs
 from worker.turn.commands import DiscardCall, Failure, Seal
@@ -107,7 +107,10 @@ class TurnProcess:
         patience_ends = claimed_at + self._settings.lease.ttl_s
         try:
             grant = await self._claim(session, nonce, patience_ends)
-        except UNANSWERED as error:  # the due set knows the session; someone will look again
+        except Exception as error:
+            if not is_unanswered(error):
+                raise
+            # The due set knows the session; someone will look again.
             warn("session_not_claimed", session=session, error=type(error).__name__)
             return None
         if grant is None:
@@ -126,7 +129,8 @@ class TurnProcess:
         settings = self._settings
         return await until_answered(
             lambda: lease.claim(self._redis, session, nonce, settings.lease.ttl_s, settings.partitions),
-            lambda: monotonic() < patience_ends,
+            # Once the heartbeat has seen an outage, living drivers renew before anyone claims.
+            lambda: monotonic() < patience_ends and self._heartbeat.may_claim(),
         )
 
     async def _history(self, grant: Grant, patience_ends: float) -> tuple[Message, ...]:
@@ -182,11 +186,10 @@ class TurnProcess:
             return self._driver(grant, await self._history(grant, patience_ends), accumulator)
         except ConfigurationError as error:
             failure = Failure("input", "not_configured", str(error))
-        except UNANSWERED:
-            raise
         except Exception as error:
             # Given back to others a few times, as after a crash; then it must end, or it would go round for ever.
-            if grant.progress.crashes < self._settings.turns.crash_cap and grant.remaining_s > 0:
+            may_pass = grant.progress.crashes < self._settings.turns.crash_cap and grant.remaining_s > 0
+            if may_pass or is_unanswered(error):
                 raise
             fault("turn_cannot_be_driven", error, turn=grant.turn, session=grant.session)
             message = f"No process could begin to run this turn ({type(error).__name__}); its log has the place."
@@ -197,6 +200,8 @@ class TurnProcess:
     def _driver(
         self, grant: Grant, history: tuple[Message, ...], accumulator: ExecutionOutputAccumulator
     ) -> TurnDriver:
+        if grant.unreadable is not None:
+            raise StoreError(f"{grant.turn}: its journal cannot be read ({grant.unreadable})")
         settings = self._settings
         agent = settings.agent(grant.agent)
         provider = settings.providers[agent.provider]

@@ -131,6 +131,28 @@ async def test_a_broker_that_hangs_costs_no_lease(real_redis: redis.asyncio.Redi
         released.set()
 
 
+@pytest.mark.requirement("lease:heartbeat:wake-hangs")
+async def test_a_process_whose_broker_hangs_leaves_the_sweeping_to_others(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def hang(_session: str) -> None:
+        begun.set()
+        released.wait(WITHIN_S)
+
+    await submitted(real_redis, "first")
+    async with beating(real_url, hang) as hanging:
+        await until(begun.is_set, "the wake-up to hang")
+        told = hold(hanging, await granted(real_redis, "driven"))
+        await submitted(real_redis, "second")
+        await until(partial(more_renewals, told, 5), "some rounds to pass")
+        woken = Woken()
+        async with beating(real_url, woken):
+            await until(lambda: "second" in woken.sessions, "the healthy process to wake it")
+        released.set()
+
+
 @pytest.mark.requirement("lease:heartbeat:room")
 async def test_a_process_wakes_no_more_sessions_than_it_has_room_for(
     real_redis: redis.asyncio.Redis, real_url: str

@@ -11,7 +11,9 @@ import redis.asyncio
 
 from tests.support.stack import eventually
 from worker import api, wiring
+from worker.errors import StoreError
 from worker.settings import WorkerSettings
+from worker.store import keys
 from worker.store.records import TurnRecord, read_turn
 from worker.wiring import TurnProcess
 
@@ -42,11 +44,14 @@ async def running(settings: WorkerSettings) -> AsyncIterator[TurnProcess]:
 async def sealed(client: redis.asyncio.Redis, process: TurnProcess, settings: WorkerSettings) -> TurnRecord:
     """The record of a turn, asked for again and again as wake-ups would, once it is sealed."""
     submitted = await api.submit(settings, client, prompt="hello", source="test", wake=lambda _: None)
+    return await ended(client, process, submitted.session, submitted.turn)
 
+
+async def ended(client: redis.asyncio.Redis, process: TurnProcess, session: str, turn: str) -> TurnRecord:
     async def wake_and_look() -> TurnRecord | None:
-        with contextlib.suppress(RuntimeError):
-            await process.run_session(submitted.session)
-        return await read_turn(client, submitted.turn)
+        with contextlib.suppress(RuntimeError, StoreError):
+            await process.run_session(session)
+        return await read_turn(client, turn)
 
     record = await eventually(
         wake_and_look, lambda seen: seen is not None and seen.state == "sealed", "the turn to be sealed", WITHIN_S
@@ -70,6 +75,17 @@ async def test_a_turn_that_no_process_can_begin_to_drive_ends_once_the_crash_cap
     assert record.failure is not None
     assert record.failure.code == "cannot_be_driven"
     assert "RuntimeError" in record.failure.message
+
+
+@pytest.mark.requirement("lease:not-driven:ends")
+async def test_a_turn_whose_journal_cannot_be_read_ends(real_redis: redis.asyncio.Redis, real_url: str) -> None:
+    settings = settings_of(real_url)
+    submitted = await api.submit(settings, real_redis, prompt="hello", source="test", wake=lambda _: None)
+    await real_redis.rpush(keys.journal(submitted.turn), "{not json")
+    async with running(settings) as process:
+        record = await ended(real_redis, process, submitted.session, submitted.turn)
+    assert record.failure is not None
+    assert record.failure.code == "cannot_be_driven"
 
 
 @pytest.mark.requirement("lease:not-driven:configuration")

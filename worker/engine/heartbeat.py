@@ -25,6 +25,8 @@ from worker.observability import fault, warn
 from worker.store import lease
 
 _SWEEP_LIMIT = 100
+_REST_S = 2.0
+"""How long a process leaves sweeping to others after its broker refused a wake-up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +199,12 @@ class Heartbeat:
             if self._run_id:
                 self._calm_from = monotonic() + self._limits.ttl_s
             self._run_id = run_id
-        if not self.may_claim():
+        if not self.may_claim() or wakes.busy():
             return
         with self._lock:
             driven = {one.session for one in self._held.values()}
         for partition in range(self._partitions):
-            room = self._free() - wakes.waiting()
+            room = self._free()
             if room <= 0:
                 return
             for session in lease.sweep(self._client, partition, min(room, _SWEEP_LIMIT)):
@@ -211,11 +213,16 @@ class Heartbeat:
 
 
 class _Wakes:
-    """Sends wake-ups one after the other, in a thread of its own. One that fails is due again by itself."""
+    """Sends wake-ups one after the other, in a thread of its own. One that fails is due again by itself.
+
+    `busy` while any is under way or has failed lately: what a process sweeps and cannot pass on, a healthy one would
+    have to wait for.
+    """
 
     def __init__(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
-        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._queue: queue.Queue[str] = queue.Queue()
+        self._rest_until = 0.0
         self._thread = threading.Thread(target=self._run, name="lastword-wakes", daemon=True)
 
     def start(self) -> None:
@@ -226,9 +233,9 @@ class _Wakes:
         """Wake this session as soon as those before it were woken."""
         self._queue.put(session)
 
-    def waiting(self) -> int:
-        """How many are still to be woken."""
-        return self._queue.qsize()
+    def busy(self) -> bool:
+        """Whether no more should be swept just now."""
+        return self._queue.unfinished_tasks > 0 or monotonic() < self._rest_until
 
     def _run(self) -> None:
         while True:
@@ -236,4 +243,7 @@ class _Wakes:
             try:
                 self._wake(session)
             except Exception as error:  # noqa: BLE001 - whatever the broker says, the next one is tried
+                self._rest_until = monotonic() + _REST_S
                 warn("wake_up_not_sent", session=session, error=type(error).__name__)
+            finally:
+                self._queue.task_done()

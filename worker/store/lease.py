@@ -34,7 +34,8 @@ class Grant:
     """A turn that is ours to drive, and all that was committed of it.
 
     `op`: number of the last op that this nonce took (0: none yet). `marker`: UTF-8 bytes of committed text.
-    `remaining_s`: seconds to the turn's deadline, negative when it has passed.
+    `remaining_s`: seconds to the turn's deadline, negative when it has passed. `unreadable`: why the journal could not
+    be read, or None; then `facts` are empty, and the turn can only be ended.
     """
 
     turn: str
@@ -52,6 +53,7 @@ class Grant:
     remaining_s: float
     progress: Progress
     facts: tuple[Fact, ...] = field(repr=False)
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: flo
         return None
     pairs, entries, text, last_input_tokens, watched, remaining_ms = reply
     stored = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    facts, unreadable = _facts(entries, text)
     return Grant(
         turn=stored[b"turn"].decode(),
         session=session,
@@ -98,8 +101,17 @@ async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: flo
         marker=int(stored[b"marker"]),
         remaining_s=int(remaining_ms) / 1000,
         progress=_progress(stored, last_input_tokens),
-        facts=decode_facts(entries, text),
+        facts=facts,
+        unreadable=unreadable,
     )
+
+
+def _facts(entries: Sequence[bytes], text: bytes) -> tuple[tuple[Fact, ...], str | None]:
+    """The journal, or why it cannot be read: a claim that raised would be made again and again."""
+    try:
+        return decode_facts(entries, text), None
+    except Exception as error:  # noqa: BLE001 - whatever stands there, the turn must end
+        return (), type(error).__name__
 
 
 def _progress(stored: dict[bytes, bytes], last_input_tokens: bytes) -> Progress:
