@@ -102,9 +102,7 @@ class _Running:
             following.result()
             await driving
         finally:
-            for task in (following, driving, signalled):
-                task.cancel()
-            await asyncio.gather(following, driving, signalled, return_exceptions=True)
+            await _end(following, driving, signalled)
         return exits.of_outcome(self._shown.outcome)
 
     async def _drive(self, following: "asyncio.Task[None]") -> None:
@@ -137,6 +135,16 @@ def _signals() -> "Iterator[asyncio.Queue[int]]":
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+async def _end(*tasks: "asyncio.Task[int] | asyncio.Task[None]") -> None:
+    """End tasks, however they end. A cancellation may be lost in the timeouts of a client, so it is said again."""
+    pending: set[asyncio.Task[int] | asyncio.Task[None]] = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=FOLLOW_BLOCK_S)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _first(*tasks: "asyncio.Task[int] | asyncio.Task[None]", within_s: float | None = None) -> None:
