@@ -62,9 +62,9 @@ def open_client(
 
     `connect_timeout_s` bounds name lookup, connection and TLS together. There is no other timeout: reading is bounded
     by its caller. `idle_s`: how long an unused connection is kept; less than the 5 s after which many servers drop
-    one, since a request on a dropped one is perhaps sent. `max_connections` None: no limit. `resolver` answers every
-    lookup of a name (addresses written as numbers pass it by). Certificates are those of `ssl_context`, else of
-    SSL_CERT_FILE, else the bundled ones.
+    one, since a request on a dropped one is perhaps sent. One that carried an event stream is not kept at all.
+    `max_connections` None: no limit. `resolver` answers every lookup of a name (addresses written as numbers pass it
+    by). Certificates are those of `ssl_context`, else of SSL_CERT_FILE, else the bundled ones.
     """
     # httpx writes every URL to its log at INFO, and a path or a query may hold a key.
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -63,13 +63,21 @@ class _Parts(httpx.AsyncByteStream):
 class _BoundResponse(aiohttp.ClientResponse):
     """A response that shares its connection's end: dropping one drops the other at once.
 
+    An event stream takes its connection with it, however it ended: the next attempt of a stream that died must not
+    wait on what may be a dead connection, and one that was whole is mostly dropped before its last byte anyway.
+
     aiohttp 3.14 leaves both halves open. A body that breaks HTTP closes the connection without a word to the reader,
     who waits for ever. And closing a response first sends what is left of the request, which a frozen peer never takes.
     """
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        beneath = connection.protocol
         await super().start(connection)
         protocol = connection.protocol
+        if beneath is not None and self.content_type == "text/event-stream":
+            beneath.force_close()
+            if protocol is None:  # all of the body had come with the head, so the connection was given back already
+                beneath.close()
         closed = None if protocol is None else protocol.closed
         if closed is not None and not self.content.is_eof():
             closed.remove_done_callback(_look_at)

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from worker.codecs.limits import StreamLimits
 from worker.codecs.sse import SseComment, SseDecoder, SseEvent, SseFault, SseItem, SseRetry, SseUnknownLine
 
 
 def items_of(data: bytes, size: int = 0, **limits: int) -> list[SseItem]:
-    decoder = SseDecoder(**limits)
+    decoder = SseDecoder(StreamLimits(**limits))
     size = size or max(len(data), 1)
     items: list[SseItem] = []
     for start in range(0, len(data), size):
@@ -110,16 +111,17 @@ PIECES: list[bytes] = [
 
 @pytest.mark.requirement("codecs:sse:any-cut")
 @settings(deadline=None)
-@given(st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join), st.data())
-def test_however_a_stream_is_cut_it_gives_the_same_items(data: bytes, draw: st.DataObject) -> None:
-    expected = items_of(data, line_bytes=64, event_bytes=100)
+@given(st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join), st.integers(0, 400), st.data())
+def test_however_a_stream_is_cut_it_gives_the_same_items(data: bytes, longest: int, draw: st.DataObject) -> None:
+    limits = {"line_bytes": 64, "event_bytes": 100, "stream_bytes": longest}
+    expected = items_of(data, **limits)
     cuts = sorted(draw.draw(st.lists(st.integers(0, len(data)), max_size=8)))
-    decoder = SseDecoder(line_bytes=64, event_bytes=100)
+    decoder = SseDecoder(StreamLimits(**limits))
     items: list[SseItem] = []
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         items += decoder.feed(data[start:end])
     assert items + decoder.close() == expected
-    assert items_of(data, 1, line_bytes=64, event_bytes=100) == expected
+    assert items_of(data, 1, **limits) == expected
 
 
 @pytest.mark.requirement("codecs:sse:limits")
@@ -140,6 +142,16 @@ def test_an_event_of_many_lines_has_a_limit_of_its_own(size: int) -> None:
     assert fault == SseFault("event_too_long", "an event of the stream is longer than 32 bytes")
 
 
+@pytest.mark.requirement("codecs:sse:limits")
+@pytest.mark.parametrize("size", [0, 1, 7])
+def test_a_stream_may_fill_its_limit_and_no_more(size: int) -> None:
+    data = b"data: a\n\n: quiet\n"
+    assert items_of(data, size, stream_bytes=len(data)) == [event(b"a"), SseComment(b" quiet")]
+    items = items_of(data + b"\n", size, stream_bytes=len(data))
+    fault = SseFault("stream_too_long", "the event stream is longer than 17 bytes")
+    assert items == [event(b"a"), SseComment(b" quiet"), fault]
+
+
 def test_what_came_before_a_limit_was_passed_is_given() -> None:
     items = items_of(b"data: a\n\n" + b"x" * 40 + b"\ndata: b\n\n", line_bytes=32)
     assert items[0] == event(b"a")
@@ -147,7 +159,7 @@ def test_what_came_before_a_limit_was_passed_is_given() -> None:
 
 
 def test_nothing_is_given_after_a_fault_or_the_close() -> None:
-    decoder = SseDecoder(line_bytes=8)
+    decoder = SseDecoder(StreamLimits(line_bytes=8))
     assert isinstance(decoder.feed(b"x" * 9)[0], SseFault)
     assert decoder.feed(b"\ndata: a\n\n") == []
     assert decoder.close() == []

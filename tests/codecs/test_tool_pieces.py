@@ -48,6 +48,22 @@ def test_a_piece_that_only_resembles_what_came_is_kept() -> None:
     assert calls_of((0, "a", "f", "1"), (0, None, None, "1")) == [("a", "f", "11")]
 
 
+def test_a_piece_is_told_the_place_of_its_call_in_the_order_of_opening() -> None:
+    pieces = ToolCallPieces()
+    places = [
+        pieces.add(*piece) for piece in [(5, "a", "f", ""), (0, "b", "g", ""), (0, "c", "h", ""), (5, None, None, "{}")]
+    ]
+    assert places == [0, 1, 2, 0]
+    assert [call.id for call in pieces.calls("answer")] == ["b", "c", "a"]
+
+
+def test_without_repairs_arguments_that_are_repeated_are_kept_as_they_came() -> None:
+    pieces = ToolCallPieces(repairs=False)
+    pieces.add(0, "a", "f", "{}")
+    pieces.add(0, None, None, "{}")
+    assert [call.arguments for call in pieces.calls("answer")] == ["{}{}"]
+
+
 def test_the_size_counts_every_piece_once() -> None:
     pieces = ToolCallPieces()
     pieces.add(0, "a", "f", '{"a"')

@@ -264,9 +264,50 @@ async def test_an_error_inside_the_stream_repeats_neither_our_key_nor_the_conver
     assert repeated not in events[-1].event.message
 
 
-async def test_comments_are_heard_as_keepalives(client: httpx.AsyncClient) -> None:
-    events = await events_of(client, streaming(b": here\n\n", finish(), DONE))
-    assert events[0] == Heard(3, 2, Keepalive())
+@pytest.mark.requirement("http:stream:keepalives")
+async def test_keepalives_in_a_row_of_one_read_are_told_once(client: httpx.AsyncClient) -> None:
+    several = b": here\n\n" * 5 + text("one") + b": here\n\n" * 5 + text("two") + DONE
+    events = await events_of(client, streaming(several))
+    quiet = Heard(3, 2, Keepalive())
+    assert events[:-1] == [quiet, Heard(3, 2, TextDelta("one")), quiet, Heard(3, 2, TextDelta("two"))]
+
+
+@pytest.mark.requirement("http:stream:keepalives")
+async def test_a_read_that_completes_nothing_is_a_keepalive(client: httpx.AsyncClient) -> None:
+    heard = asyncio.Event()
+    parts = 0
+
+    async def act(peer: Conversation) -> None:
+        nonlocal parts
+        await peer.request()
+        await peer.head()
+        for part in (b"data: ", text("x" * 60)[6:40], text("x" * 60)[40:-1]):
+            await peer.chunk(part)
+            await within(5, f"{part!r} to be heard", heard)
+            heard.clear()
+            parts += 1
+        await peer.chunk(b"\n" + DONE)
+
+    async with Peer(act) as peer:
+        seen = await batches(client, endpoint(peer.url), heard)
+    assert parts == 3
+    assert seen[:3] == [[Heard(3, 2, Keepalive())]] * 3
+    assert answered([event for batch in seen for event in batch]) == "x" * 60
+
+
+@pytest.mark.requirement("http:stream:key")
+async def test_the_codec_says_which_header_carries_the_key(client: httpx.AsyncClient) -> None:
+    class Keyed(ChatCodec):
+        def authorization(self, key: str) -> dict[str, str]:
+            return {"X-Api-Key": key, "X-Version": "7"}
+
+    async with Peer(streaming(finish(), DONE)) as peer, asyncio.timeout(5):
+        async for _ in attempt_events(client, endpoint(peer.url, headers={"x-version": "8"}), Keyed(), REQUEST, 3, 2):
+            pass
+    head = peer.received.lower().partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert b"x-api-key: sk-the-key" in head
+    assert b"x-version: 8" in head
+    assert not any(line.startswith(b"authorization:") for line in head)
 
 
 async def test_an_endless_line_is_ended_with_an_error(client: httpx.AsyncClient) -> None:
@@ -280,6 +321,8 @@ async def test_an_endless_line_is_ended_with_an_error(client: httpx.AsyncClient)
     events = await events_of(client, act)
     assert isinstance(events[-1], Heard)
     assert isinstance(events[-1].event, Failed)
+    assert events[-1].event.code == "line_too_long"
+    assert set(events[:-1]) == {Heard(3, 2, Keepalive())}
 
 
 @pytest.mark.requirement("http:stream:closing-drops-the-connection")
@@ -315,56 +358,6 @@ async def test_cancelling_the_reader_drops_the_connection_at_once(client: httpx.
         with pytest.raises(asyncio.CancelledError):
             await reader
         await within(2, "the peer to see the end of the connection", peer.conversations[0].ended)
-
-
-@pytest.mark.requirement("http:stream:not-a-stream")
-@pytest.mark.parametrize(
-    ("kind", "body", "named"),
-    [
-        ("text/html; charset=utf-8", b"<html>Welcome</html>", "text/html"),
-        ("application/json", b'{"object": "list", "data": []}', "application/json"),
-        ("text/plain", b"  \n <!doctype html>", "text/plain"),
-        ("application/octet-stream", b'[{"text": "x"}]', "application/octet-stream"),
-    ],
-)
-async def test_a_success_that_is_no_stream_names_the_base_url(
-    client: httpx.AsyncClient, kind: str, body: bytes, named: str
-) -> None:
-    async def act(peer: Conversation) -> None:
-        await peer.request()
-        await peer.head(kind)
-        await peer.chunk(body)
-        await peer.end()
-
-    (event,) = await events_of(client, act)
-    assert isinstance(event, NotAnswered)
-    assert (event.status, event.retryable, event.code) == (200, False, "not_a_stream")
-    assert "providers.main.base_url" in event.message
-    assert named in event.message
-
-
-async def test_an_error_object_under_a_success_is_told_as_an_error(client: httpx.AsyncClient) -> None:
-    async def act(peer: Conversation) -> None:
-        await peer.request()
-        await peer.head("application/json")
-        await peer.chunk(b'{"error": {"message": "upstream is down", "code": 502}}')
-        await peer.end()
-
-    (event,) = await events_of(client, act)
-    assert isinstance(event, NotAnswered)
-    assert (event.retryable, event.code) == (True, "provider_error")
-    assert "upstream is down" in event.message
-
-
-@pytest.mark.parametrize("kind", ["text/plain", "application/octet-stream"])
-async def test_a_stream_under_a_wrong_type_is_read(client: httpx.AsyncClient, kind: str) -> None:
-    async def act(peer: Conversation) -> None:
-        await peer.request()
-        await peer.head(kind)
-        await peer.chunk(b"\n")
-        await peer.chunk(text("whole") + finish() + DONE)
-
-    assert answered(await events_of(client, act)) == "whole"
 
 
 async def test_a_stream_that_was_compressed_all_the_same_is_read(client: httpx.AsyncClient) -> None:

@@ -21,14 +21,20 @@ class EncodedRequest:
 
 
 class Decoder(Protocol):
-    """Reads one attempt's stream. After a `Completed` or `Failed` it gives nothing more."""
+    """Reads one attempt's stream. After a `Completed` or `Failed` it gives nothing more.
+
+    What it gives depends on the bytes alone, not on how they are cut.
+    """
 
     def feed(self, data: bytes) -> list[StreamEvent]:
-        """Take the next bytes, cut anywhere; give what they complete, in order."""
+        """Take the next bytes, cut anywhere; give what they complete, in order. Empty: they complete nothing yet."""
         ...
 
     def close(self) -> list[StreamEvent]:
-        """The stream ended. Gives `Completed` if the terminal mark had been seen, else nothing terminal: a death."""
+        """The stream ended. Gives `Completed` if the terminal mark had been seen, else nothing terminal: a death.
+
+        A body that turns out to be one whole JSON answer instead of a stream is given here too (profile `compat`).
+        """
         ...
 
     @property
@@ -38,7 +44,7 @@ class Decoder(Protocol):
 
     @property
     def finish_reason(self) -> str | None:
-        """The provider's word for how the answer finished, if it has come; kept when the stream ends in an error."""
+        """The provider's own word for how the answer finished, if it has come; kept when an error follows."""
         ...
 
     @property
@@ -58,7 +64,13 @@ class Decoder(Protocol):
 
 
 class Codec(Protocol):
-    """One wire format."""
+    """One wire format. `wire`: its name in the settings."""
+
+    wire: str
+
+    def authorization(self, key: str) -> dict[str, str]:
+        """The headers that carry the provider's key."""
+        ...
 
     def encode(self, request: Request) -> EncodedRequest:
         """The HTTP request that asks `request` as a stream."""

@@ -3,7 +3,7 @@
 What belongs here: the events a decoder gives. What must not be known here: wire formats, HTTP, turns.
 
 `SUBSTANTIVE` events prove that the model works (text, reasoning, tool-call content); all others only prove
-that the connection lives.
+that the connection lives. A stream's events are the same however its bytes were cut.
 """
 
 from dataclasses import dataclass
@@ -36,15 +36,34 @@ class RefusalDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallDelta:
-    """A tool call was opened or its arguments grew. Says only that the model works: `Completed` has the whole call."""
+class ToolCallOpened:
+    """The model began a tool call. `index` tells the calls of one answer apart; `name` is empty where it comes later.
+
+    Nothing may run before `Completed`, which has the whole calls.
+    """
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallArguments:
+    """A piece of a tool call's arguments, as raw text."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallCompleted:
+    """The model has written the whole tool call; the answer goes on, and may still die."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """Bytes that prove the connection lives, not that the model works: a comment, an empty chunk, a role."""
+    """Proves that the connection lives, not that the model works: a comment, an empty chunk, a role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +89,32 @@ class Usage:
     total_tokens: int | None = None
     cached_input_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cache_write_input_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReported:
+    """The provider reported the call's tokens so far. The last report counts; `Completed` has it too."""
+
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
     """The terminal mark of the wire format was seen: the call is whole. Nothing after it is read.
 
-    `finish_reason` is the provider's word, or None when only the end mark came. `choices` counts the answers
-    in the stream; the events carry the first one.
+    `finish_reason` in one vocabulary for all wire formats: `stop`, `tool_calls`, `length`, `content_filter`, `refusal`
+    where the provider's word means one of these, else its own word; None when only the end mark came. `choices` counts
+    the answers in the stream; the events carry the first one. `echo`: items of the answer, in the wire format's own
+    form and order, that the provider wants back in later requests (signed thinking, encrypted reasoning).
     """
 
     finish_reason: str | None
     tool_calls: tuple[ToolCall, ...]
     usage: Usage | None
-    choices: int
-    refusal: str | None
+    choices: int = 1
+    refusal: str | None = None
+    echo: tuple[dict[str, object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,5 +130,16 @@ class Failed:
     retry_after: float | None = None
 
 
-StreamEvent = TextDelta | ReasoningDelta | RefusalDelta | ToolCallDelta | Keepalive | Completed | Failed
-SUBSTANTIVE = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta)
+StreamEvent = (
+    TextDelta
+    | ReasoningDelta
+    | RefusalDelta
+    | ToolCallOpened
+    | ToolCallArguments
+    | ToolCallCompleted
+    | UsageReported
+    | Keepalive
+    | Completed
+    | Failed
+)
+SUBSTANTIVE = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallOpened, ToolCallArguments, ToolCallCompleted)

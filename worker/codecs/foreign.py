@@ -15,10 +15,14 @@ _CUT_FIELDS = (b"data", b"event", b"id", b"retry", b"error", b"\xef\xbb\xbf")
 
 
 class ForeignLines:
-    """Reads the unknown lines of one stream. `raw_error`: the error object that they held."""
+    """Reads the unknown lines of one stream. `raw_error`: the error object that they held.
 
-    def __init__(self) -> None:
+    `document_bytes`: how long a body that begins as a JSON object may grow.
+    """
+
+    def __init__(self, document_bytes: int) -> None:
         self.raw_error: object = None
+        self._document_bytes = document_bytes
         self._body: list[bytes] | None = []
         self._body_bytes = 0
 
@@ -38,14 +42,36 @@ class ForeignLines:
             return None
         self._body.append(line)
         self._body_bytes += len(line) + 1
-        return _not_a_stream(line) if line.startswith(b"<") or self._body_bytes > _BODY_BYTES else None
+        if line.startswith(b"<"):
+            return _not_a_stream(line)
+        if self._body[0].startswith(b"{"):
+            return self._too_long() if self._body_bytes > self._document_bytes else None
+        return _not_a_stream(self._body[0]) if self._body_bytes > _BODY_BYTES else None
+
+    def document(self) -> dict[str, object] | None:
+        """The one JSON object that the body is, once the stream is over. None where it is no object, or an error."""
+        document = self._parsed()
+        return document if isinstance(document, dict) and not error_in(document) else None
 
     def end(self) -> Failed | None:
-        """The failure that the body as a whole tells, once the stream is over."""
+        """The failure that the body as a whole tells, once the stream is over. None where it was cut inside JSON."""
         if not self._body:
             return None
         body = b"\n".join(self._body)
-        return self._error_document(body) or _not_a_stream(body)
+        if failure := self._error_document(body):
+            return failure
+        return None if body.startswith(b"{") and self._parsed() is None else _not_a_stream(body)
+
+    def _parsed(self) -> object:
+        if not self._body:
+            return None
+        try:
+            return parse(b"\n".join(self._body))[0]
+        except ValueError:
+            return None
+
+    def _too_long(self) -> Failed:
+        return Failed("protocol", f"the answer is longer than {self._document_bytes} bytes", "event_too_long")
 
     def _error_field(self, value: bytes, *, whole: bool) -> Failed | None:
         try:
@@ -74,7 +100,7 @@ def error_in(document: object) -> object:
     """The error that a JSON document holds or is, or None."""
     if not isinstance(document, dict):
         return None
-    return document.get("error") or (document if document.get("object") == "error" else None)
+    return document.get("error") or (document if "error" in (document.get("object"), document.get("type")) else None)
 
 
 def _not_a_stream(body: bytes) -> Failed:

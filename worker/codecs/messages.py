@@ -16,11 +16,27 @@ class UserMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class Echo:
+    """Items of an answer that its provider wants back, in its wire format's own form. Nobody else can read them.
+
+    `provider`: its name in the settings; `wire`: the wire format that it spoke then.
+    """
+
+    provider: str
+    wire: str
+    items: tuple[dict[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AssistantMessage:
-    """What a completed call answered: its text and the tool calls it asked for."""
+    """What a completed call answered: its text and the tool calls it asked for.
+
+    `echo`: set only when the request goes to the provider that gave it; a codec leaves aside that of another format.
+    """
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
+    echo: Echo | None = None
 
 
 @dataclass(frozen=True, slots=True)

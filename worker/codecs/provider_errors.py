@@ -9,6 +9,8 @@ request itself is at fault. What says none of these may succeed when asked again
 
 from collections.abc import Mapping
 
+import orjson
+
 from worker.codecs.events import Failed, FailureClass
 
 _LONGEST_MESSAGE = 2000
@@ -17,12 +19,15 @@ _CONTEXT_WORDS = (
     "contextlength",
     "contextsize",
     "contextwindow",
+    "exceedcontextlimit",
     "inputistoolong",
+    "inputtokencount",
     "maximumcontext",
     "maximumpromptlength",
     "promptistoolong",
     "prompttoolong",
     "reducethelengthofthemessages",
+    "requesttoolarge",
 )
 _FILTER_WORDS = ("contentfilter", "contentmanagementpolicy", "contentpolicy", "responsibleaipolicy")
 _QUOTA_WORDS = ("insufficientquota", "billing")
@@ -90,7 +95,16 @@ def _message_of(error: object, fields: Mapping[str, object]) -> str:
         value = fields.get(key)
         if value and isinstance(value, str):
             return value
-    return error if error and isinstance(error, str) else f"the provider sent an error without a message: {error!r}"
+    if error and isinstance(error, str):
+        return error
+    return f"the provider sent an error without a message: {_shown(error)}"
+
+
+def _shown(error: object) -> str:
+    try:
+        return orjson.dumps(error).decode()
+    except orjson.JSONEncodeError:  # nested too deeply to be shown at all
+        return "an object"
 
 
 def _retry_after_of(sources: tuple[Mapping[str, object], ...]) -> float | None:

@@ -13,8 +13,8 @@ bytes fed, however they are cut.
 
 from typing import NamedTuple
 
-LINE_BYTES = 4 * 1024 * 1024
-EVENT_BYTES = 8 * 1024 * 1024
+from worker.codecs.limits import DEFAULT_LIMITS, StreamLimits
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LINE_FEED = 0x0A
 _COLON = 0x3A
@@ -54,7 +54,7 @@ class SseUnknownLine(NamedTuple):
 
 
 class SseFault(NamedTuple):
-    """The stream passed a limit; nothing more of it is read. `code`: `line_too_long` or `event_too_long`."""
+    """The stream passed a limit; nothing more of it is read. `code`: that limit's, see `StreamLimits`."""
 
     code: str
     message: str
@@ -64,11 +64,13 @@ SseItem = SseEvent | SseComment | SseRetry | SseUnknownLine | SseFault
 
 
 class SseDecoder:
-    """Reads one stream. `line_bytes`, `event_bytes`: how long a line, and the data of an event, may grow."""
+    """Reads one stream. Of `limits` those of a line, of the data of an event and of the whole stream hold here."""
 
-    def __init__(self, line_bytes: int = LINE_BYTES, event_bytes: int = EVENT_BYTES) -> None:
-        self._line_bytes = line_bytes
-        self._event_bytes = event_bytes
+    def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
+        self._line_bytes = limits.line_bytes
+        self._event_bytes = limits.event_bytes
+        self._stream_bytes = limits.stream_bytes
+        self._bytes_left = limits.stream_bytes
         self._pending = bytearray()
         self._after_carriage_return = False
         self._at_start = True
@@ -83,6 +85,27 @@ class SseDecoder:
         if self._closed or not data:
             return []
         items: list[SseItem] = []
+        fits = data[: self._bytes_left]  # read all the same, so that it does not matter how the bytes are cut
+        self._bytes_left -= len(fits)
+        if fits:
+            self._read(fits, items)
+        if len(fits) < len(data) and not self._closed:
+            self._passed("stream_too_long", f"the event stream is longer than {self._stream_bytes} bytes", items)
+        return items
+
+    def close(self) -> list[SseItem]:
+        """The stream ended: give what it left unfinished. Nothing is given after that."""
+        if self._closed:
+            return []
+        items: list[SseItem] = []
+        if self._pending:
+            self._take_line(bytes(self._pending), items, whole=False)
+        if not self._closed:
+            self._dispatch(items, whole=False)
+        self._closed = True
+        return items
+
+    def _read(self, data: bytes, items: list[SseItem]) -> None:
         lines = self._with_line_feeds(data).split(b"\n")
         rest = lines.pop()
         if lines and self._pending:
@@ -99,23 +122,10 @@ class SseDecoder:
                 if self._data or self._name:
                     self._dispatch(items, whole=True)
             if self._closed:
-                return items
+                return
         self._pending += rest
         if len(self._pending) > self._line_bytes:
             self._line_too_long(items)
-        return items
-
-    def close(self) -> list[SseItem]:
-        """The stream ended: give what it left unfinished. Nothing is given after that."""
-        if self._closed:
-            return []
-        items: list[SseItem] = []
-        if self._pending:
-            self._take_line(bytes(self._pending), items, whole=False)
-        if not self._closed:
-            self._dispatch(items, whole=False)
-        self._closed = True
-        return items
 
     def _with_line_feeds(self, data: bytes) -> bytes:
         if self._after_carriage_return:
@@ -161,9 +171,8 @@ class SseDecoder:
         self._data.append(value)
         self._data_bytes += len(value) + 1
         if self._data_bytes > self._event_bytes:
-            self._closed = True
             message = f"an event of the stream is longer than {self._event_bytes} bytes"
-            items.append(SseFault("event_too_long", message))
+            self._passed("event_too_long", message, items)
 
     def _dispatch(self, items: list[SseItem], *, whole: bool) -> None:
         if self._data:
@@ -174,5 +183,8 @@ class SseDecoder:
         self._name = ""
 
     def _line_too_long(self, items: list[SseItem]) -> None:
+        self._passed("line_too_long", f"a line of the event stream is longer than {self._line_bytes} bytes", items)
+
+    def _passed(self, code: str, message: str, items: list[SseItem]) -> None:
         self._closed = True
-        items.append(SseFault("line_too_long", f"a line of the event stream is longer than {self._line_bytes} bytes"))
+        items.append(SseFault(code, message))

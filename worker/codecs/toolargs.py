@@ -18,18 +18,19 @@ _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{\]}]', re.DOT
 
 
 class _Call:
-    __slots__ = ("call_id", "index", "length", "name", "pieces")
+    __slots__ = ("call_id", "index", "length", "name", "pieces", "position")
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, position: int) -> None:
         self.index = index
+        self.position = position
         self.call_id: str | None = None
         self.name: str | None = None
         self.pieces: list[str] = []
         self.length = 0
 
-    def add(self, piece: str) -> int:
-        """Take `piece` unless it repeats whole arguments; the characters that were added."""
-        if len(piece) == self.length and piece.startswith("{") and self._is_whole_and_equals(piece):
+    def add(self, piece: str, *, unless_repeated: bool) -> int:
+        """Take `piece`, or perhaps not if it repeats whole arguments; the characters that were added."""
+        if unless_repeated and len(piece) == self.length and piece.startswith("{") and self._is_whole_and_equals(piece):
             return 0
         self.pieces.append(piece)
         self.length += len(piece)
@@ -45,11 +46,13 @@ class ToolCallPieces:
     """The tool calls of one answer, as they come.
 
     A piece names its call by index, by id, by both or by neither. Ids and names may be repeated and are never joined.
+    `repairs`: whole arguments that come once more, as some servers flush them at the end, count once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, repairs: bool = True) -> None:
         self.size = 0
         """Characters of arguments so far."""
+        self._repairs = repairs
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
@@ -58,10 +61,11 @@ class ToolCallPieces:
         return len(self._calls)
 
     def add(self, index: int | None, call_id: str | None, name: str | None, arguments: str) -> int:
-        """Take one piece; the index of the call it belongs to."""
+        """Take one piece; the place of the call it belongs to, in the order in which the calls were opened."""
         call = self._find(index, call_id, name)
         if call is None:
-            call = _Call(len(self._calls) if index is None else index)
+            place = len(self._calls)
+            call = _Call(place if index is None else index, place)
             self._calls.append(call)
             self._by_index[call.index] = call
         if call_id and call.call_id is None:
@@ -70,8 +74,8 @@ class ToolCallPieces:
         if name and call.name is None:
             call.name = name
         if arguments:
-            self.size += call.add(arguments)
-        return call.index
+            self.size += call.add(arguments, unless_repeated=self._repairs)
+        return call.position
 
     def _find(self, index: int | None, call_id: str | None, name: str | None) -> _Call | None:
         if index is None:

@@ -116,10 +116,12 @@ def not_a_stream(answer: Answer, asked: Asked) -> Refusal:
         said = _quote(failure.message, asked)
         message = f"provider {asked.provider} ({answer.at}) answered {answer.status} with an error.{said}"
         return Refusal(answer.status, failure.failure == "retryable", code, message, failure.retry_after)
-    kind = answer.headers.get("content-type", "").partition(";")[0].strip() or "nothing that names its type"
+    kind = answer.headers.get("content-type", "").partition(";")[0].strip()[:80] or "nothing that names its type"
+    if kind == "text/event-stream":
+        kind = "something else under the name text/event-stream"
     message = (
-        f"provider {asked.provider} ({answer.at}) answered {answer.status} with {kind[:80]} where an event stream was "
-        f"due: check that {asked.section}.base_url is the address of the API (it often ends in /v1)."
+        f"provider {asked.provider} ({answer.at}) answered {answer.status} with {kind} where an event stream was due: "
+        f"check that {asked.section}.base_url is the address of the API (it often ends in /v1)."
     )
     return Refusal(answer.status, retryable=False, code="not_a_stream", message=message)
 

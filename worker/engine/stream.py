@@ -3,9 +3,12 @@
 What belongs here: sending, reading, closing. What must not be known here: wire formats (the codec's), what an answer
 without a stream means (`refusal`), deadlines, retries and resumes (the turn machine's).
 
-One read is one batch: what the network gave at once is decoded at once, and nothing waits in between. Reading stops at
-the terminal event, and the connection is dropped without a look at what may follow. Whoever closes the generator,
-or cancels the task that reads it, drops the connection too.
+One read is one batch: what the network gave at once is decoded at once, and nothing waits in between. A read that
+completed nothing is one keepalive, and of several keepalives in a row one is told: bytes prove that the connection
+lives, however many there are. Reading stops at the terminal event, and the connection is dropped without a look at
+what may follow. Whoever closes the generator, or cancels the task that reads it, drops the connection too.
+
+What a body is, its bytes say and not its head: an event stream and a whole answer are read under every type.
 """
 
 import asyncio
@@ -17,7 +20,7 @@ from typing import cast
 import httpx
 
 from worker.codecs.codec import Codec, Decoder, EncodedRequest
-from worker.codecs.events import Completed, Failed, StreamEvent
+from worker.codecs.events import Completed, Failed, Keepalive, StreamEvent
 from worker.codecs.messages import Request
 from worker.engine.refusal import Answer, Asked, Refusal, clean, not_a_stream, redirected, refused, unreached
 from worker.http import HTTP_FAULTS, address_of, classify, connect_timeout, read_start
@@ -25,7 +28,7 @@ from worker.turn.events import DeathKind, Died, Event, Heard, NotAnswered
 
 _ERROR_BODY_BYTES = 64 * 1024
 _ERROR_BODY_S = 10.0
-_NO_STREAMS = ("text/html", "application/json", "application/problem+json", "application/xhtml+xml")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DEATHS: dict[str, DeathKind] = {"timeout": "timeout", "malformed": "protocol"}
 _ENDED_EARLY: tuple[DeathKind, str] = ("end_of_stream", "the stream ended without its terminal mark")
 
@@ -55,47 +58,55 @@ async def attempt_events(  # noqa: PLR0913, PLR0917 - of whom, in which words, w
     """
     asked = Asked(endpoint.name, (endpoint.api_key or "", *endpoint.headers.values()), request)
     try:
-        response = await client.send(_http_request(client, endpoint, codec.encode(request)), stream=True)
+        response = await client.send(_http_request(client, endpoint, codec, codec.encode(request)), stream=True)
     except HTTP_FAULTS as error:
         yield [_not_answered(unreached(classify(error), asked), call, attempt)]
         return
     try:
         async with aclosing(_chunks(response)) as chunks:
-            opening = await _opening(response, chunks, asked)
-            if isinstance(opening, Refusal):
-                yield [_not_answered(opening, call, attempt)]
+            if response.status_code != 200:
+                yield [_not_answered(await _refusal(response, chunks, asked), call, attempt)]
                 return
             reader = _Reader(chunks, codec.decoder(), endpoint.finish_grace_s)
-            heard = reader.take(opening)
-            while True:
+            while not reader.ended:
+                heard = await reader.read()
+                if reader.is_no_stream:
+                    answer = Answer(200, dict(response.headers), bytes(reader.start), address_of(response.request.url))
+                    yield [_not_answered(not_a_stream(answer, asked), call, attempt)]
+                    return
                 batch: list[Event] = [
                     Heard(call, attempt, clean(event, asked) if isinstance(event, Failed) else event) for event in heard
                 ]
                 if reader.death is not None:
                     batch.append(Died(call, attempt, *reader.death))
-                if batch:
-                    yield batch
-                if reader.ended:
-                    return
-                heard = await reader.read()
+                yield batch
     finally:
         with suppress(*HTTP_FAULTS):
             await response.aclose()
 
 
 class _Reader:
-    """Feeds the decoder what the network gives. `ended`: nothing follows. `death`: its kind and why, if it was one."""
+    """Feeds the decoder what the network gives.
+
+    `ended`: nothing follows. `death`: its kind and why, if it was one. `is_no_stream`: the body was neither an event
+    stream nor an answer, and `start` is how it began.
+    """
 
     def __init__(self, chunks: AsyncIterator[bytes], decoder: Decoder, finish_grace_s: float) -> None:
         self.ended = False
         self.death: tuple[DeathKind, str] | None = None
+        self.is_no_stream = False
+        self.start = bytearray()
+        self._first = b""
+        """The first byte that is no white space, once it has come."""
+        self._said_something = False
         self._chunks = chunks
         self._decoder = decoder
         self._finish_grace_s = finish_grace_s
         self._deadline: float | None = None
 
     async def read(self) -> list[StreamEvent]:
-        """What the next bytes say, or what the end of the stream says."""
+        """What the next bytes say, or what the end of the stream says. Empty only where `death` is set."""
         try:
             if self._deadline is None:
                 data = await anext(self._chunks, None)
@@ -107,54 +118,60 @@ class _Reader:
         except HTTP_FAULTS as error:
             fault = classify(error)
             return self._end((_DEATHS.get(fault.code, "reset"), fault.message))
-        return self._end(_ENDED_EARLY) if data is None else self.take(data)
+        return self._end(_ENDED_EARLY) if data is None else self._take(data)
 
-    def take(self, data: bytes) -> list[StreamEvent]:
-        """What these bytes say."""
+    def _take(self, data: bytes) -> list[StreamEvent]:
         heard = self._decoder.feed(data)
+        if not self._said_something:
+            self.start += data[: _ERROR_BODY_BYTES - len(self.start)]
+            self._look_at_start(heard)
         self.ended = _is_terminal(heard)
         if self._deadline is None and self._decoder.finishing:
             self._deadline = asyncio.get_running_loop().time() + self._finish_grace_s
-        return heard
+        return _told_once(heard) or [Keepalive()]
 
     def _end(self, death: tuple[DeathKind, str]) -> list[StreamEvent]:
         heard = self._decoder.close()
+        self._look_at_start(heard)
         self.ended = True
         if not _is_terminal(heard):
             self.death = death
+        return _told_once(heard)
+
+    def _look_at_start(self, heard: list[StreamEvent]) -> None:
+        if self._said_something:
+            return
+        if not self._first:
+            self._first = bytes(self.start).lstrip().removeprefix(_BYTE_ORDER_MARK).lstrip()[:1]
+        if heard and isinstance(failed := heard[-1], Failed):
+            is_error_document = self._first in (b"{", b"[") and self._decoder.raw_error is not None
+            self.is_no_stream = failed.code == "not_a_stream" or is_error_document
+        if self._first == b"<":  # a page: no need to wait for the end of its line
+            self.is_no_stream = True
+        self._said_something = any(not isinstance(event, Keepalive) for event in heard)
+
+
+def _told_once(heard: list[StreamEvent]) -> list[StreamEvent]:
+    """Of several keepalives in a row the first."""
+    if len(heard) < 2:
         return heard
+    quiet = [isinstance(event, Keepalive) for event in heard]
+    return [event for number, event in enumerate(heard) if not (quiet[number] and number and quiet[number - 1])]
 
 
 def _is_terminal(heard: list[StreamEvent]) -> bool:
     return bool(heard) and isinstance(heard[-1], Completed | Failed)
 
 
-async def _opening(response: httpx.Response, chunks: AsyncIterator[bytes], asked: Asked) -> bytes | Refusal:
-    """The first bytes of the stream, or why there is none. A head that promises a stream is taken at its word."""
-    status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if status == 200 and kind == "text/event-stream":
-        return b""
-    first = b""
-    if status == 200 and kind not in _NO_STREAMS:  # some servers say plain text, or nothing
-        first = await _first(chunks)
-        if not first.startswith((b"<", b"{", b"[")):
-            return first
-    body = first + await read_start(chunks, _ERROR_BODY_BYTES, _ERROR_BODY_S)
-    answer = Answer(status, dict(response.headers), body, address_of(response.request.url))
-    if status >= 400:
+async def _refusal(response: httpx.Response, chunks: AsyncIterator[bytes], asked: Asked) -> Refusal:
+    """Why an answer with another status than 200 gives no stream."""
+    body = await read_start(chunks, _ERROR_BODY_BYTES, _ERROR_BODY_S)
+    answer = Answer(response.status_code, dict(response.headers), body, address_of(response.request.url))
+    if response.status_code >= 400:
         return refused(answer, asked)
-    if status >= 300:
+    if response.status_code >= 300:
         return redirected(answer, _target(response), asked)
     return not_a_stream(answer, asked)
-
-
-async def _first(chunks: AsyncIterator[bytes]) -> bytes:
-    """The first bytes that are no white space; empty where the body ends or breaks before them."""
-    with suppress(*HTTP_FAULTS):
-        async for chunk in chunks:
-            if first := chunk.lstrip():
-                return first
-    return b""
 
 
 def _target(response: httpx.Response) -> str:
@@ -168,11 +185,13 @@ def _chunks(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     return cast("AsyncGenerator[bytes, None]", response.aiter_bytes() if packed else response.aiter_raw())
 
 
-def _http_request(client: httpx.AsyncClient, endpoint: Endpoint, encoded: EncodedRequest) -> httpx.Request:
+def _http_request(
+    client: httpx.AsyncClient, endpoint: Endpoint, codec: Codec, encoded: EncodedRequest
+) -> httpx.Request:
     headers = httpx.Headers({"Accept": "text/event-stream"})
     headers.update(encoded.headers)
     if endpoint.api_key:
-        headers["Authorization"] = f"Bearer {endpoint.api_key}"
+        headers.update(codec.authorization(endpoint.api_key))
     headers.update(endpoint.headers)
     base = httpx.URL(endpoint.base_url)
     path, _, query = base.raw_path.partition(b"?")

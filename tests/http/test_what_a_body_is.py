@@ -1,0 +1,147 @@
+"""Answers with status 200: what a body is, its bytes say and not its head."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from tests.support.chat_stream import DONE, finish, text
+from tests.support.peer import Conversation, Peer, within
+from worker.codecs.events import Completed, Failed, Keepalive, TextDelta
+from worker.codecs.messages import Request, UserMessage
+from worker.codecs.openai_chat import ChatCodec
+from worker.engine.stream import Endpoint, attempt_events
+from worker.http import open_client
+from worker.turn.events import Died, Event, Heard, NotAnswered
+
+REQUEST = Request("a-model", (UserMessage("the question of the user"),))
+QUIET = Heard(1, 1, Keepalive())
+TYPES = ["text/event-stream", "application/json; charset=utf-8", "text/plain", "application/octet-stream", ""]
+ANSWER = {"choices": [{"message": {"content": "Dear Ana, hello."}, "finish_reason": "stop"}]}
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with open_client(connect_timeout_s=2) as client:
+        yield client
+
+
+async def events_of(
+    client: httpx.AsyncClient, kind: str, *parts: bytes, codec: ChatCodec | None = None, hold: bool = False
+) -> list[Event]:
+    """Every event of one attempt at a peer that answers 200 with a body in `parts`, each heard before the next."""
+    heard = asyncio.Event()
+
+    async def act(peer: Conversation) -> None:
+        await peer.request()
+        await peer.head(kind)
+        for part in parts:
+            await peer.chunk(part)
+            await within(5, f"{part[:40]!r} to be heard", heard)
+            heard.clear()
+        await (peer.until_gone() if hold else peer.end())
+
+    seen: list[Event] = []
+    async with Peer(act) as peer, asyncio.timeout(10):
+        endpoint = Endpoint("main", peer.url, None, {}, 2, 0.2)
+        async for batch in attempt_events(client, endpoint, codec or ChatCodec(), REQUEST, 1, 1):
+            seen += batch
+            heard.set()
+    return seen
+
+
+def said(events: list[Event]) -> list[object]:
+    """What was heard, less keepalives."""
+    return [event.event if isinstance(event, Heard) else event for event in events if event != QUIET]
+
+
+@pytest.mark.requirement("http:stream:any-type")
+@pytest.mark.parametrize("kind", TYPES)
+async def test_an_event_stream_is_read_under_every_type(client: httpx.AsyncClient, kind: str) -> None:
+    delta, completed = said(await events_of(client, kind, b"\n", text("whole"), finish() + DONE))
+    assert delta == TextDelta("whole")
+    assert isinstance(completed, Completed)
+
+
+@pytest.mark.requirement("http:stream:whole-answer")
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("kind", TYPES)
+async def test_a_whole_answer_is_read_under_every_type(client: httpx.AsyncClient, kind: str, indent: int) -> None:
+    body = json.dumps(ANSWER, indent=indent).encode()
+    events = await events_of(client, kind, b"\n\n", b"\n", body[:30], body[30:])
+    assert events[:4] == [QUIET] * 4
+    delta, completed = said(events)
+    assert delta == TextDelta("Dear Ana, hello.")
+    assert isinstance(completed, Completed)
+    assert completed.finish_reason == "stop"
+
+
+@pytest.mark.requirement("http:stream:whole-answer")
+async def test_a_whole_answer_that_breaks_off_has_died(client: httpx.AsyncClient) -> None:
+    (death,) = said(await events_of(client, "application/json", json.dumps(ANSWER).encode()[:-9]))
+    assert isinstance(death, Died)
+    assert death.kind == "end_of_stream"
+
+
+@pytest.mark.requirement("http:stream:whole-answer")
+async def test_under_strict_a_whole_answer_is_no_stream(client: httpx.AsyncClient) -> None:
+    body = json.dumps(ANSWER).encode()
+    (event,) = said(await events_of(client, "application/json", body, codec=ChatCodec(profile="strict")))
+    assert isinstance(event, NotAnswered)
+    assert event.code == "not_a_stream"
+
+
+@pytest.mark.requirement("http:stream:not-a-stream")
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>Welcome</html>\n",
+        b"\xef\xbb\xbf  \n <!doctype html>",
+        b'{"object": "list", "data": []}',
+        b'[{"text": "x"}]',
+        b'{"choices": []}',
+        b"welcome to the gateway\n",
+    ],
+)
+async def test_a_success_that_is_no_stream_names_the_base_url(
+    client: httpx.AsyncClient, kind: str, body: bytes
+) -> None:
+    (event,) = said(await events_of(client, kind, body))
+    assert isinstance(event, NotAnswered)
+    assert (event.status, event.retryable, event.code) == (200, False, "not_a_stream")
+    assert "providers.main.base_url" in event.message
+    assert (kind.partition(";")[0] or "nothing that names its type") in event.message
+
+
+@pytest.mark.requirement("http:stream:not-a-stream")
+async def test_a_page_is_known_by_its_first_byte_though_it_never_ends(client: httpx.AsyncClient) -> None:
+    (event,) = said(await events_of(client, "text/event-stream", b"<", hold=True))
+    assert isinstance(event, NotAnswered)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("indent", [None, 1])
+async def test_an_error_object_under_a_success_is_told_as_an_error(
+    client: httpx.AsyncClient, kind: str, indent: int
+) -> None:
+    body = json.dumps({"error": {"message": "upstream is down", "code": 502}}, indent=indent).encode()
+    (event,) = said(await events_of(client, kind, body))
+    assert isinstance(event, NotAnswered)
+    assert (event.retryable, event.code) == (True, "provider_error")
+    assert "upstream is down" in event.message
+
+
+async def test_a_whole_answer_that_its_server_calls_an_error_is_one(client: httpx.AsyncClient) -> None:
+    body = json.dumps({"choices": [{"message": {"content": "x"}, "finish_reason": "error"}]}).encode()
+    *_, failed = said(await events_of(client, "application/json", body))
+    assert isinstance(failed, Failed)
+    assert failed.failure == "retryable"
+
+
+async def test_an_error_line_after_text_is_an_error_of_the_stream(client: httpx.AsyncClient) -> None:
+    _, failed = said(await events_of(client, "text/event-stream", text("x"), b'{"error": {"code": 503}}\n'))
+    assert isinstance(failed, Failed)
+    assert failed.failure == "retryable"

@@ -1,0 +1,71 @@
+"""The tool calls of one answer as events, with the limits on them.
+
+What belongs here: what is told while calls are written, and how many and how long they may be. What must not be known
+here: to which call a piece belongs (`toolargs`), wire formats.
+"""
+
+from worker.codecs.events import StreamEvent, ToolCall, ToolCallArguments, ToolCallCompleted, ToolCallOpened
+from worker.codecs.limits import LimitPassedError, StreamLimits
+from worker.codecs.toolargs import ToolCallPieces
+from worker.codecs.wirejson import HalfCharacter, well_formed
+
+
+class AnswerCalls:
+    """The tool calls of one answer. `repairs` as in `ToolCallPieces`.
+
+    In events a call's index is its place in the order in which the calls were opened: no two calls share it.
+    """
+
+    def __init__(self, limits: StreamLimits, *, repairs: bool) -> None:
+        self._limits = limits
+        self._pieces = ToolCallPieces(repairs=repairs)
+        self._halves: dict[int, HalfCharacter] | None = None
+        self._completed: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def calls(self, answer_id: str) -> tuple[ToolCall, ...]:
+        """The calls as far as they have come, see `ToolCallPieces.calls`."""
+        return self._pieces.calls(answer_id)
+
+    def expect_half_characters(self) -> None:
+        """From now on a piece of arguments may end in the first half of a character."""
+        if self._halves is None:
+            self._halves = {}
+
+    def take(
+        self, index: int | None, call_id: str | None, name: str | None, arguments: str, events: list[StreamEvent]
+    ) -> int:
+        """Take one piece, see `ToolCallPieces.add`; the call's place. Raises LimitPassedError."""
+        pieces, limits = self._pieces, self._limits
+        count, size = len(pieces), pieces.size
+        place = pieces.add(index, call_id, name, arguments)
+        if len(pieces) > limits.tool_calls:
+            raise LimitPassedError("too_many_tool_calls", f"the answer has more than {limits.tool_calls} tool calls")
+        if pieces.size > limits.argument_chars:
+            message = f"the tool arguments are longer than {limits.argument_chars} characters"
+            raise LimitPassedError("arguments_too_long", message)
+        if len(pieces) > count:
+            events.append(ToolCallOpened(place, well_formed(name or "")))
+        if pieces.size > size:
+            if self._halves is not None:
+                arguments = self._halves.setdefault(place, HalfCharacter()).join(arguments)
+            if arguments:
+                events.append(ToolCallArguments(place, arguments))
+        return place
+
+    def complete(self, place: int, events: list[StreamEvent]) -> None:
+        """The call at `place` is whole: say so, once."""
+        if place in self._completed:
+            return
+        self._completed.add(place)
+        half = (self._halves or {}).get(place)
+        if half is not None and (rest := half.rest()):
+            events.append(ToolCallArguments(place, rest))
+        events.append(ToolCallCompleted(place))
+
+    def end(self, events: list[StreamEvent]) -> None:
+        """The answer is whole, and so are all its calls."""
+        for place in range(len(self._pieces)):
+            self.complete(place, events)
