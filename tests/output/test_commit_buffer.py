@@ -36,23 +36,28 @@ def fold(*outputs: Output) -> CommitBuffer:
 
 
 @pytest.mark.requirement("output:fold:discard-cuts-to-the-marker")
+@pytest.mark.requirement("output:vector:several-deltas-then-a-discard")
 def test_a_discard_drops_every_delta_of_the_dead_call() -> None:
     buffer = fold(delta("The "), delta("invoice"), delta(" is"), discard())
     assert (buffer.committed, buffer.staged, buffer.marker) == ("", "", 0)
 
 
 @pytest.mark.requirement("output:fold:discard-cuts-to-the-marker")
+@pytest.mark.requirement("output:vector:preamble-kept")
 def test_a_completed_preamble_is_kept_and_only_the_dead_part_is_cut() -> None:
     buffer = fold(delta("Let me "), delta("look."), whole("Let me look."), delta("The invo"), discard())
     assert (buffer.committed, buffer.staged) == ("Let me look.", "")
 
 
 @pytest.mark.requirement("output:fold:silent-call-contributes")
+@pytest.mark.requirement("output:vector:one-text-after-a-discard")
 def test_a_single_text_after_a_discard_is_the_answer() -> None:
     assert fold(delta("The invo"), discard(), whole("The invoice is paid.")).committed == "The invoice is paid."
 
 
 @pytest.mark.requirement("output:fold:notices-are-no-answer")
+@pytest.mark.requirement("output:vector:notice-moves-nothing")
+@pytest.mark.requirement("output:trap-t10:notices-stand-apart")
 def test_a_notice_neither_moves_the_marker_nor_touches_what_is_staged() -> None:
     buffer = fold(delta("The invo"), notice("This prompt has expired."))
     assert (buffer.committed, buffer.staged, buffer.marker, buffer.notices) == ("", "The invo", 0, 1)
@@ -61,6 +66,7 @@ def test_a_notice_neither_moves_the_marker_nor_touches_what_is_staged() -> None:
 
 
 @pytest.mark.requirement("output:fold:streamed-text-counts-once")
+@pytest.mark.requirement("output:vector:delta-then-full-text")
 def test_a_call_that_streamed_and_then_repeats_its_text_contributes_it_once() -> None:
     assert fold(delta("Due "), delta("Friday."), whole("Due Friday.")).committed == "Due Friday."
 

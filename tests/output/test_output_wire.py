@@ -26,6 +26,9 @@ OUTPUT_TYPES = [
 ]
 
 WIRE_NAMES = {
+    "approval_decided",
+    "approval_request",
+    "compaction",
     "text", "text_delta", "thinking", "thinking_delta", "tool_call", "tool_result", "usage", "processing_state",
     "call_completed", "text_stream_discarded", "error", "turn_completed",
 }  # fmt: skip

@@ -5,18 +5,21 @@ from dataclasses import replace
 from worker.output.buffer import CommitBuffer
 from worker.output.events import Output, TextDeltaOutput
 from worker.turn import outputs
+from worker.turn.batch import arguments_hash
 from worker.turn.commands import (
+    AskApproval,
     Command,
     CommitCall,
     DiscardCall,
     HandOff,
     OpenCall,
+    RecordCompaction,
     RecordToolResult,
     RunTools,
     Seal,
     StageText,
 )
-from worker.turn.facts import Committed, Fact, Progress, ToolEnded, ToolStarted
+from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, Fact, Progress, ToolEnded, ToolStarted
 
 
 class StoredTurn:
@@ -56,11 +59,22 @@ class StoredTurn:
                 self._commit(command)
             case DiscardCall():
                 spent = self.progress.resumes_spent if command.resumes_spent is None else command.resumes_spent
-                self.progress = replace(self.progress, is_open=False, totals=command.totals, resumes_spent=spent)
+                self.progress = replace(
+                    self.progress,
+                    is_open=False,
+                    totals=command.totals,
+                    resumes_spent=spent,
+                    streamed=command.streamed,
+                )
                 self._emit(*outputs.of_discard(command))
             case RecordToolResult():
                 self.facts.append(ToolEnded(command.call, command.index, command.result, command.failure))
                 self._emit(*outputs.of_tool_result(command))
+            case RecordCompaction():
+                self.facts.append(command.fact)
+                self._emit(*outputs.of_compaction(command))
+            case AskApproval(call=call, index=index, tool_call=tool_call):
+                self.facts.append(ApprovalAsked(call, index, arguments_hash(tool_call)))
             case Seal():
                 assert self.seal is None
                 self.seal = command
@@ -75,6 +89,10 @@ class StoredTurn:
         self.facts.append(ToolStarted(command.call, index))
         self._emit(*outputs.of_tool_start(command.call, dict(command.tool_calls)[index], command.attempt))
 
+    def decide(self, decision: ApprovalDecided) -> None:
+        """A person has decided."""
+        self.facts.append(decision)
+
     def lose_driver(self) -> None:
         """The driver vanished; another one will claim the turn."""
         self.progress = replace(self.progress, crashes=self.progress.crashes + 1)
@@ -88,6 +106,8 @@ class StoredTurn:
                 command.tool_calls,
                 command.finish_reason,
                 command.usage,
+                command.provider,
+                command.echo,
             )
         )
         reported = command.usage.input_tokens if command.usage is not None else None

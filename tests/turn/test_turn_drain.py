@@ -6,10 +6,11 @@ from unittest.mock import ANY
 import pytest
 
 from tests.support.playbook import Playbook
-from tests.support.turns import completed, discarded, play, text, tool_call
-from worker.turn.commands import NO_USAGE, CloseCall, DiscardCall, Failure, HandOff, OpenCall, Seal, StageText
+from tests.support.turns import completed, discarded, dropped, opened, play, text, tool_call
+from worker.turn.commands import CloseCall, Failure, HandOff, Seal, StageText
 from worker.turn.events import Begin, Died, Drain, NotAnswered, Tick, ToolFinished
 from worker.turn.states import State
+from worker.turn.usage import NO_USAGE
 
 
 def begun(**changes: Any) -> Playbook:
@@ -26,13 +27,13 @@ def sealed(code: str, category: str) -> Seal:
 def test_an_open_call_is_discarded_and_handed_off_at_once() -> None:
     scene = begun()
     scene.given(text(1, 1, "Due ")).expect(ANY)
-    scene.given(Drain()).expect(CloseCall(), DiscardCall(1, 1, "drain", 4, discarded(1)), HandOff())
+    scene.given(Drain()).expect(CloseCall(), dropped(1, 1, "drain", 4, discarded(1)), HandOff())
     assert (scene.machine.state, scene.machine.deadline()) == (State.HANDED_OFF, None)
 
 
 @pytest.mark.requirement("turn:drain:handoff")
 def test_a_call_that_has_said_nothing_is_handed_off_with_its_discard_all_the_same() -> None:
-    begun().given(Drain()).expect(CloseCall(), DiscardCall(1, 1, "drain", 0, discarded(1)), HandOff())
+    begun().given(Drain()).expect(CloseCall(), dropped(1, 1, "drain", 0, discarded(1)), HandOff())
 
 
 @pytest.mark.requirement("turn:drain:handoff")
@@ -44,7 +45,7 @@ def test_a_turn_that_has_not_begun_is_handed_off_untouched() -> None:
 def test_a_call_between_two_attempts_is_handed_off_without_spending_the_budget() -> None:
     scene = begun(resume_backoff_s=2)
     scene.given(Died(1, 1, "reset", "")).expect(
-        CloseCall(), DiscardCall(1, 1, "reset", 0, discarded(1), resumes_spent=1), ANY
+        CloseCall(), dropped(1, 1, "reset", 0, discarded(1), resumes_spent=1), ANY
     )
     scene.given(Drain()).expect(HandOff())
 
@@ -53,7 +54,7 @@ def test_a_call_between_two_attempts_is_handed_off_without_spending_the_budget()
 def test_a_request_between_two_tries_is_discarded_and_handed_off() -> None:
     scene = begun()
     scene.given(NotAnswered(1, 1, 503, True, "http_503", "Busy.")).expect()
-    scene.given(Drain()).expect(CloseCall(), DiscardCall(1, 1, "drain", 0, discarded(1)), HandOff())
+    scene.given(Drain()).expect(CloseCall(), dropped(1, 1, "drain", 0, discarded(1)), HandOff())
 
 
 @pytest.mark.requirement("turn:drain:tools-finish")
@@ -80,7 +81,7 @@ def test_where_drains_fail_turns_tools_and_the_next_call_go_on() -> None:
     scene.given(Begin()).expect(ANY)
     scene.given(completed(1, 1, "tool_calls", tool_call())).expect(ANY, ANY)
     scene.ignores(Drain())
-    scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, OpenCall(2, 1, 0, is_new_call=True, request=ANY))
+    scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, opened(2, 1, 0, is_new_call=True, request=ANY))
     scene.given(Died(2, 1, "reset", "")).expect(CloseCall(), ANY, sealed("reset", "stream_failure"))
 
 
@@ -90,7 +91,7 @@ def test_where_drains_fail_turns_a_call_that_times_out_is_discarded_and_fails_at
     scene.at(1).given(text(1, 1, "Due ")).expect(ANY)
     scene.ignores(Drain())
     scene.at(46).given(Tick()).expect(
-        CloseCall(), DiscardCall(1, 1, "stall", 4, NO_USAGE), sealed("stall_timeout", "timeout")
+        CloseCall(), dropped(1, 1, "stall", 4, NO_USAGE), sealed("stall_timeout", "timeout")
     )
     assert 'turns.on_drain = "fail"' in scene.commands[-1].failure.message
 
@@ -104,7 +105,7 @@ def test_where_drains_fail_turns_a_call_that_waits_for_its_next_try_fails_of_wha
     scene = begun(on_drain="fail")
     scene.given(NotAnswered(1, 1, 503, True, "http_503", "Busy.")).expect()
     scene.given(Drain()).expect(
-        CloseCall(), DiscardCall(1, 1, "drain", 0, NO_USAGE), sealed("http_503", "provider_failure")
+        CloseCall(), dropped(1, 1, "drain", 0, NO_USAGE), sealed("http_503", "provider_failure")
     )
 
 
@@ -113,5 +114,5 @@ def test_where_drains_fail_turns_a_request_without_an_answer_is_not_sent_again()
     scene = begun(on_drain="fail")
     scene.ignores(Drain())
     scene.given(NotAnswered(1, 1, 503, True, "http_503", "Busy.")).expect(
-        CloseCall(), DiscardCall(1, 1, "not_answered", 0, NO_USAGE), sealed("http_503", "provider_failure")
+        CloseCall(), dropped(1, 1, "not_answered", 0, NO_USAGE), sealed("http_503", "provider_failure")
     )

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from worker.codecs.events import Failed
-from worker.settings import ProviderSettings, TurnSettings
+from worker.sections import ProviderSettings
+from worker.settings import TurnSettings
 from worker.turn import failures
 from worker.turn.commands import Failure
 from worker.turn.events import Died
@@ -83,9 +84,9 @@ def test_a_provider_that_says_much_is_cut_short() -> None:
     [
         (failures.refused_in_stream("main", Failed("refused", "no")), "refused", "refused the request"),
         (
-            failures.refused_in_stream("main", Failed("context_overflow", "too long")),
+            failures.still_too_long(failures.refused_in_stream("main", Failed("context_overflow", "too long"))),
             "context_overflow",
-            "turns.history_turns",
+            "begin a new session",
         ),
         (failures.several_choices("main", 2), "several_choices", "2 answers instead of one"),
         (failures.unknown_tool("launch"), "unknown_tool", "a tool: launch, but the agent offers none"),

@@ -1,6 +1,7 @@
 """What holds for every turn, whatever happens in whatever order."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,23 +9,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.stored_turn import StoredTurn
-from tests.support.turns import BROKEN_CALL, completed, failed, machine, text, tool_call
+from tests.support.turns import (
+    BACKUP,
+    BROKEN_CALL,
+    CLOCK,
+    LONG_HISTORY,
+    MAIL,
+    MAIN,
+    completed,
+    failed,
+    machine,
+    text,
+    tool_call,
+)
 from worker.codecs.events import Keepalive, ReasoningDelta, Usage
+from worker.codecs.messages import ToolSpec
 from worker.errors import LocalProtocolError
 from worker.turn.commands import (
+    AskApproval,
     CloseCall,
     Command,
     CommitCall,
     DiscardCall,
     HandOff,
     OpenCall,
+    OpenSidecar,
+    Park,
+    RecordCompaction,
     ReopenCall,
     RunTools,
     Seal,
     StageText,
+    Warn,
 )
-from worker.turn.events import Begin, Died, Drain, Event, Heard, NotAnswered, Tick, ToolFinished
+from worker.turn.events import Begin, Decided, Died, Drain, Event, Heard, NotAnswered, Sent, Tick, ToolFinished
+from worker.turn.facts import ApprovalAsked, ApprovalDecided
 from worker.turn.machine import TurnMachine
+from worker.turn.start import CompactionTerms
 from worker.turn.states import State
 
 Step = tuple[str, int, float]
@@ -36,8 +57,11 @@ HAPPENINGS: dict[str, Callable[[int, int], Event]] = {
     "thinking": lambda c, a: Heard(c, a, ReasoningDelta("hm")),
     "answer": lambda c, a: completed(c, a, usage=Usage(7, 3)),
     "tools": lambda c, a: completed(c, a, "tool_calls", tool_call(), BROKEN_CALL, tool_call("mail", id="t2")),
-    "bad tools": lambda c, a: completed(c, a, "tool_calls", BROKEN_CALL),
+    "bad_tools": lambda c, a: completed(c, a, "tool_calls", BROKEN_CALL),
     "cut": lambda c, a: completed(c, a, "length"),
+    "asks": lambda c, a: completed(c, a, "tool_calls", tool_call("launch"), tool_call("mail", id="t2")),
+    "overflow": lambda c, a: failed(c, a, "context_overflow"),
+    "sent": Sent,
     "choices": lambda c, a: completed(c, a, choices=3),
     "overloaded": lambda c, a: failed(c, a, "retryable", retry_after=2.0),
     "filtered": lambda c, a: failed(c, a, "content_filter"),
@@ -50,7 +74,24 @@ HAPPENINGS: dict[str, Callable[[int, int], Event]] = {
 
 OF_NO_ATTEMPT: dict[str, Event] = {"begin": Begin(), "drain": Drain(), "tick": Tick()}
 
-LIKELY = ["text", "text", "keepalive", "tools", "bad tools", "reset", "overloaded", "busy", "tick", "tool", "tool"]
+LIKELY = [
+    "text",
+    "text",
+    "keepalive",
+    "tools",
+    "asks",
+    "decide",
+    "decide",
+    "overflow",
+    "answer",
+    "bad_tools",
+    "reset",
+    "overloaded",
+    "busy",
+    "tick",
+    "tool",
+    "tool",
+]
 steps = st.lists(
     st.tuples(
         st.sampled_from([*LIKELY, *HAPPENINGS, *OF_NO_ATTEMPT]),
@@ -65,6 +106,10 @@ settings = st.fixed_dictionaries(
         "resume_backoff_s": st.sampled_from([0, 1]),
         "transport_retries": st.integers(0, 2),
         "max_calls": st.integers(1, 3),
+        "empty_nudges": st.integers(0, 2),
+        "providers": st.sampled_from([(MAIN,), (MAIN, BACKUP)]),
+        "skipped": st.sampled_from([frozenset(), frozenset({"main"})]),
+        "compaction": st.sampled_from([None, CompactionTerms()]),
         "on_drain": st.sampled_from(["fail", "handoff"]),
     }
 )
@@ -80,6 +125,7 @@ class Life:
         self.now = 0.0
         self._opened: list[tuple[int, int]] = []
         self._running: list[tuple[int, int]] = []
+        self._asked: list[ApprovalAsked] = []
         self._feed(Begin())
         for happening, ago, seconds in steps:
             self.now += seconds
@@ -91,10 +137,21 @@ class Life:
     def _event(self, happening: str, ago: int) -> Event | None:
         if happening in OF_NO_ATTEMPT:
             return OF_NO_ATTEMPT[happening]
+        if happening == "decide":
+            return self._decision("approve_once" if ago else "deny")
         if happening == "tool":
             return ToolFinished(*self._running.pop(), "12:00") if self._running else None
         call, attempt = self._opened[-1 - min(ago, len(self._opened) - 1)]
         return HAPPENINGS[happening](call, attempt)
+
+    def _decision(self, option: str) -> Event | None:
+        """People decide only about what is parked: sooner, nobody tells the machine."""
+        if self.turn.state is not State.PARKED or not self._asked:
+            return None
+        asked = self._asked.pop()
+        decision = ApprovalDecided(asked.call, asked.index, option)
+        self.stored.decide(decision)
+        return Decided((decision,))
 
     def _feed(self, event: Event) -> None:
         try:
@@ -105,12 +162,18 @@ class Life:
             self.stored.perform(command)
             if isinstance(command, OpenCall):
                 self._opened.append((command.call, command.attempt))
+            if isinstance(command, OpenSidecar):
+                self._opened.append((0, command.attempt))
             if isinstance(command, RunTools):
-                self._running = [(command.call, index) for index, _ in command.tool_calls]
+                self._running += [(command.call, index) for index, _ in command.tool_calls]
+            if isinstance(command, AskApproval):
+                self._asked.append(ApprovalAsked(command.call, command.index, ""))
         self.commands += commands
 
     def _let_time_pass(self) -> None:
         for _ in range(200):
+            while (expiry := self._decision("expired")) is not None:
+                self._feed(expiry)
             deadline = self.turn.deadline()
             if deadline is None:
                 return
@@ -128,7 +191,9 @@ class Life:
 
 
 def a_life(changes: dict[str, Any], taken: list[Step]) -> Life:
-    return Life(machine(deadline=5000, **changes), taken)
+    tools = (CLOCK, MAIL, ToolSpec("launch", "Launches.", {"type": "object"}))
+    asks = frozenset({"launch"})
+    return Life(machine(deadline=5000, history=LONG_HISTORY, tools=tools, asks=asks, **changes), taken)
 
 
 @pytest.mark.requirement("turn:order:delta-discard-delta")
@@ -148,7 +213,7 @@ def test_the_last_delta_of_a_dead_attempt_comes_before_its_discard_and_that_befo
             case CommitCall(call=call, attempt=attempt) | DiscardCall(call=call, attempt=attempt):
                 assert open_attempt == (call, attempt)
                 open_attempt = None
-            case RunTools() | Seal() | HandOff():
+            case RunTools() | Seal() | HandOff() | Park() | AskApproval() | OpenSidecar() | RecordCompaction():
                 assert open_attempt is None
 
 
@@ -175,9 +240,17 @@ def test_no_call_is_tried_more_often_than_the_budget_permits_and_none_beyond_the
     for command in opens:
         attempts = [other for other in opens if other.call == command.call]
         assert [other.attempt for other in attempts] == list(range(1, len(attempts) + 1))
-        assert [other.resumes_spent for other in attempts] == list(range(len(attempts)))
-        assert len(attempts) <= 1 + changes["resume_budget"]
-        assert all(other.request is attempts[0].request for other in attempts)
+        overflows = sum(
+            isinstance(other, DiscardCall) and (other.call, other.reason) == (command.call, "context_overflow")
+            for other in life.commands
+        )
+        spent = [other.resumes_spent for other in attempts]
+        assert spent[0] == 0
+        assert sum(later == before for before, later in pairwise(spent)) <= min(overflows, 1)
+        assert all(later - before in (0, 1) for before, later in pairwise(spent))
+        assert spent[-1] <= changes["resume_budget"]
+        if not overflows:
+            assert len({(other.provider, id(other.request)) for other in attempts}) <= len(changes["providers"])
         reopened = life.places(ReopenCall, command.call, command.attempt)
         assert len(reopened) <= changes["transport_retries"]
     assert sum(command.is_new_call for command in opens) <= changes["max_calls"]
@@ -225,8 +298,13 @@ def test_the_count_of_discarded_attempts_is_that_of_the_discards_that_another_at
     last = life.commands[-1]
     counted = [command for command in life.commands if isinstance(command, DiscardCall)][-1:]
     totals = last.totals if isinstance(last, Seal) else counted[0].totals if counted else None
-    resumed = sum(command.attempt > 1 for command in life.commands if isinstance(command, OpenCall))
-    waited = sum(getattr(command, "event", "") == "turn_call_resumed" for command in life.commands) - resumed
+    spent: dict[int, int] = {}
+    for command in life.commands:
+        if isinstance(command, OpenCall):
+            spent[command.call] = command.resumes_spent
+    resumed = sum(spent.values())
+    warned = [dict(command.fields) for command in life.commands if isinstance(command, Warn)]
+    waited = sum(bool(fields.get("resume")) and fields["call"] != 0 for fields in warned) - resumed
     handed_off = isinstance(last, HandOff) and life.commands[-2:-1] == counted != []
     expected = resumed + waited + handed_off
     assert (totals.discarded_resume_attempts if totals else None) == (expected or None)

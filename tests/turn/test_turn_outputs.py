@@ -19,7 +19,8 @@ from worker.output.events import (
     UsageOutput,
 )
 from worker.turn import outputs
-from worker.turn.commands import NO_USAGE, CommitCall, DiscardCall, Failure, RecordToolResult, Seal
+from worker.turn.commands import CommitCall, DiscardCall, Failure, RecordToolResult, Seal
+from worker.turn.usage import NO_USAGE
 
 STALLED = Failure("timeout", "stall_timeout", "It stalled.")
 ERROR = ErrorOutput(message="It stalled.", category="timeout", code="stall_timeout", correlation_id="c0ffee")

@@ -5,32 +5,41 @@ from unittest.mock import ANY
 
 import pytest
 
-from tests.support.turns import BROKEN_CALL, CLOCK, DEADLINE, MAIL, completed, failed, play, text, tool_call
-from worker.codecs.events import Keepalive, ReasoningDelta, RefusalDelta, ToolCallDelta, Usage
+from tests.support.turns import (
+    BROKEN_CALL,
+    CLOCK,
+    DEADLINE,
+    MAIL,
+    committed_as,
+    completed,
+    dropped,
+    failed,
+    opened,
+    play,
+    text,
+    tool_call,
+)
+from worker.codecs.events import Keepalive, ReasoningDelta, RefusalDelta, ToolCallOpened, Usage
 from worker.codecs.messages import AssistantMessage, Request, ToolMessage, UserMessage
 from worker.turn.commands import (
-    NO_USAGE,
     CloseCall,
     CommitCall,
-    DiscardCall,
     Failure,
-    OpenCall,
     RecordToolResult,
     RunTools,
     Seal,
     StageText,
     StageThinking,
-    UsageTotals,
 )
 from worker.turn.events import Begin, Heard, Tick, ToolFinished
 from worker.turn.states import State
-from worker.turn.usage import Tally
+from worker.turn.usage import NO_USAGE, Tally, UsageTotals
 
 FIRST_REQUEST = Request(model="small", messages=(UserMessage("What is due?"),), tools=(CLOCK, MAIL))
 
 
 def commit(call: int, attempt: int, text: str, *tool_calls: object, finish_reason: object = "stop") -> CommitCall:
-    return CommitCall(call, attempt, text, "", tool_calls, finish_reason, None, NO_USAGE)  # type: ignore[arg-type]
+    return committed_as(call, attempt, text, "", tool_calls, finish_reason, None, NO_USAGE)
 
 
 def sealed(code: str, category: str = "provider_failure") -> Seal:
@@ -40,7 +49,7 @@ def sealed(code: str, category: str = "provider_failure") -> Seal:
 @pytest.mark.requirement("turn:answer:completes")
 def test_a_message_is_asked_staged_committed_and_sealed() -> None:
     scene = play()
-    scene.given(Begin()).expect(OpenCall(1, 1, 0, is_new_call=True, request=FIRST_REQUEST))
+    scene.given(Begin()).expect(opened(1, 1, 0, is_new_call=True, request=FIRST_REQUEST))
     scene.stands(State.CALLING)
     scene.given(text(1, 1, "Due ")).expect(StageText("Due "))
     scene.stands(State.STREAMING)
@@ -55,7 +64,7 @@ def test_the_request_carries_all_that_the_agent_sets_and_the_history_before_the_
     scene = play(
         history=history, instructions="Be brief.", max_tokens=99, temperature=0.5, extra_body={"seed": 1}, tools=()
     )
-    scene.given(Begin()).expect(OpenCall(1, 1, 0, is_new_call=True, request=ANY))
+    scene.given(Begin()).expect(opened(1, 1, 0, is_new_call=True, request=ANY))
     assert scene.commands[0].request == Request(
         model="small",
         messages=(*history, UserMessage("What is due?")),
@@ -83,7 +92,7 @@ def test_keepalives_and_tool_call_fragments_order_nothing_and_only_the_latter_ar
     scene.take()
     scene.ignores(Heard(1, 1, Keepalive()))
     scene.stands(State.CALLING)
-    scene.ignores(Heard(1, 1, ToolCallDelta(0)), Heard(1, 1, Keepalive()))
+    scene.ignores(Heard(1, 1, ToolCallOpened(0, "clock")), Heard(1, 1, Keepalive()))
     scene.stands(State.STREAMING)
 
 
@@ -109,7 +118,7 @@ def test_tools_run_after_the_commit_and_their_results_go_into_the_next_call() ->
     scene.given(ToolFinished(1, 1, "sent")).expect(RecordToolResult(1, 1, second, "sent", None, 1))
     scene.given(ToolFinished(1, 0, "late", "timeout")).expect(
         RecordToolResult(1, 0, first, "late", "timeout", 1),
-        OpenCall(2, 1, 0, is_new_call=True, request=ANY),
+        opened(2, 1, 0, is_new_call=True, request=ANY),
     )
     assert scene.commands[-1].request.messages == (
         UserMessage("What is due?"),
@@ -160,7 +169,7 @@ def test_arguments_that_are_not_whole_are_never_run_and_the_model_is_told() -> N
     scene.given(completed(1, 1, "tool_calls", BROKEN_CALL)).expect(
         commit(1, 1, "", BROKEN_CALL, finish_reason="tool_calls"),
         RecordToolResult(1, 0, BROKEN_CALL, ANY, "bad_arguments", 1),
-        OpenCall(2, 1, 0, is_new_call=True, request=ANY),
+        opened(2, 1, 0, is_new_call=True, request=ANY),
     )
     assert scene.commands[-1].request.messages[-1] == ToolMessage(
         "t9", "clock", "Error: the arguments are not one whole JSON object, so nothing was run. Call the tool again."
@@ -229,18 +238,18 @@ def test_text_before_a_refusal_is_kept() -> None:
 
 
 @pytest.mark.requirement("turn:answer:refusal")
-def test_a_refusal_that_was_itself_cut_short_is_told_as_the_cut() -> None:
+def test_a_refusal_that_was_itself_cut_short_is_a_refusal() -> None:
     scene = play().given(Begin())
     scene.take()
     scene.given(completed(1, 1, "length", refusal="I can")).expect(
-        commit(1, 1, "", finish_reason="length"), Seal("incomplete", "length", None, NO_USAGE)
+        commit(1, 1, "", finish_reason="refusal"), Seal("incomplete", "refusal", None, NO_USAGE)
     )
 
 
 @pytest.mark.requirement("turn:answer:empty")
 @pytest.mark.parametrize("words", ["", " \n"])
 def test_an_answer_without_a_word_is_no_success(words: str) -> None:
-    scene = play().given(Begin())
+    scene = play(empty_nudges=0).given(Begin())
     scene.take()
     if words:
         scene.given(text(1, 1, words)).expect(StageText(words))
@@ -253,7 +262,7 @@ def test_several_answers_at_once_are_none() -> None:
     scene.take()
     scene.given(text(1, 1, "One")).expect(ANY)
     scene.given(completed(1, 1, choices=2)).expect(
-        CloseCall(), DiscardCall(1, 1, "several_choices", 3, NO_USAGE), sealed("several_choices")
+        CloseCall(), dropped(1, 1, "several_choices", 3, NO_USAGE), sealed("several_choices")
     )
 
 
@@ -264,7 +273,7 @@ def test_an_error_that_will_not_pass_ends_the_turn_at_once(failure: str) -> None
     scene.take()
     scene.given(text(1, 1, "Due ")).expect(ANY)
     scene.given(failed(1, 1, failure, "too long")).expect(
-        CloseCall(), DiscardCall(1, 1, failure, 4, NO_USAGE), sealed(failure)
+        CloseCall(), dropped(1, 1, failure, 4, NO_USAGE), sealed(failure)
     )
 
 
@@ -275,7 +284,7 @@ def test_a_content_filter_error_leaves_the_answer_incomplete_without_the_filtere
     scene.given(text(1, 1, "Due ")).expect(ANY)
     scene.given(failed(1, 1, "content_filter")).expect(
         CloseCall(),
-        DiscardCall(1, 1, "content_filter", 4, NO_USAGE),
+        dropped(1, 1, "content_filter", 4, NO_USAGE),
         Seal("incomplete", "content_filter", None, NO_USAGE),
     )
 
@@ -308,7 +317,7 @@ def test_the_turn_deadline_ends_a_call_in_mid_stream() -> None:
     scene.at(49).given(text(1, 1, "Due ")).expect(ANY)
     assert scene.machine.deadline() == 50
     scene.at(50).given(Tick()).expect(
-        CloseCall(), DiscardCall(1, 1, "turn_deadline", 4, NO_USAGE), sealed("turn_deadline", "timeout")
+        CloseCall(), dropped(1, 1, "turn_deadline", 4, NO_USAGE), sealed("turn_deadline", "timeout")
     )
 
 
@@ -339,4 +348,4 @@ def test_a_watchdog_expiry_that_comes_after_tools_were_dispatched_does_nothing()
     scene.at(45).given(completed(1, 1, "tool_calls", tool_call())).expect(ANY, ANY)
     scene.at(46).ignores(Tick())
     scene.at(5000).ignores(Tick(), text(1, 1, "more"), completed(1, 1))
-    scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, OpenCall(2, 1, 0, is_new_call=True, request=ANY))
+    scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, opened(2, 1, 0, is_new_call=True, request=ANY))

@@ -6,12 +6,21 @@ from unittest.mock import ANY
 import pytest
 
 from tests.support.playbook import Playbook
-from tests.support.turns import completed, discarded, failed, play, text, tool_call
+from tests.support.turns import (
+    committed_as,
+    completed,
+    discarded,
+    dropped,
+    failed,
+    opened,
+    play,
+    reopened,
+    text,
+    tool_call,
+)
 from worker.codecs.events import Keepalive, Usage
 from worker.turn.commands import (
-    NO_USAGE,
     CloseCall,
-    CommitCall,
     DiscardCall,
     Failure,
     OpenCall,
@@ -23,6 +32,7 @@ from worker.turn.commands import (
 from worker.turn.events import Begin, Died, Heard, NotAnswered, Tick, ToolFinished
 from worker.turn.facts import Progress
 from worker.turn.states import State
+from worker.turn.usage import NO_USAGE
 
 WARNING = Warn("turn_call_resumed", ANY)
 
@@ -33,16 +43,16 @@ def begun(**changes: Any) -> Playbook:
     return scene
 
 
-def opened(attempt: int, spent: int | None = None, *, call: int = 1) -> OpenCall:
-    return OpenCall(call, attempt, attempt - 1 if spent is None else spent, attempt == 1, ANY)
+def again(attempt: int, spent: int | None = None, *, call: int = 1) -> OpenCall:
+    return opened(call, attempt, attempt - 1 if spent is None else spent, attempt == 1, ANY)
 
 
 def dead(attempt: int, reason: str, size: int = 0, totals: Any = ANY, *, call: int = 1) -> DiscardCall:
-    return DiscardCall(call, attempt, reason, size, totals)
+    return dropped(call, attempt, reason, size, totals)
 
 
 def resumed(attempt: int, reason: str, size: int = 0, totals: Any = ANY, *, call: int = 1) -> DiscardCall:
-    return DiscardCall(call, attempt, reason, size, totals, resumes_spent=attempt)
+    return dropped(call, attempt, reason, size, totals, resumes_spent=attempt)
 
 
 def sealed(code: str, category: str, totals: Any = ANY) -> Seal:
@@ -57,14 +67,14 @@ def message(scene: Playbook) -> str:
 
 @pytest.mark.requirement("turn:resume:discard-then-same-request")
 def test_a_stalled_call_is_discarded_and_the_same_request_is_sent_again() -> None:
-    scene = play().given(Begin()).expect(opened(1))
+    scene = play().given(Begin()).expect(again(1))
     request = scene.commands[0].request
     scene.at(5).given(text(1, 1, "The invo")).expect(StageText("The invo"))
-    scene.at(50).given(Tick()).expect(CloseCall(), resumed(1, "stall", 8, discarded(1)), WARNING, opened(2))
+    scene.at(50).given(Tick()).expect(CloseCall(), resumed(1, "stall", 8, discarded(1)), WARNING, again(2))
     assert scene.commands[-1].request is request
     scene.given(text(1, 2, "The invoice is paid.")).expect(ANY)
     scene.given(completed(1, 2)).expect(
-        CommitCall(1, 2, "The invoice is paid.", "", (), "stop", None, discarded(1)),
+        committed_as(1, 2, "The invoice is paid.", "", (), "stop", None, discarded(1)),
         Seal("completed", None, None, discarded(1)),
     )
 
@@ -73,9 +83,9 @@ def test_a_stalled_call_is_discarded_and_the_same_request_is_sent_again() -> Non
 def test_a_budget_of_two_permits_three_attempts_then_the_turn_fails_as_a_timeout() -> None:
     scene = begun()
     scene.at(1).given(text(1, 1, "a")).expect(ANY)
-    scene.at(46).given(Tick()).expect(CloseCall(), resumed(1, "stall", 1), WARNING, opened(2))
+    scene.at(46).given(Tick()).expect(CloseCall(), resumed(1, "stall", 1), WARNING, again(2))
     scene.at(47).given(text(1, 2, "ab")).expect(ANY)
-    scene.at(92).given(Tick()).expect(CloseCall(), resumed(2, "stall", 2), WARNING, opened(3))
+    scene.at(92).given(Tick()).expect(CloseCall(), resumed(2, "stall", 2), WARNING, again(3))
     scene.at(93).given(text(1, 3, "abc")).expect(ANY)
     assert scene.machine.deadline() == 693  # the last attempt has no stall detector
     scene.at(693).given(Tick()).expect(
@@ -96,7 +106,7 @@ def test_a_budget_of_zero_fails_at_the_first_death_and_discards_all_the_same() -
 @pytest.mark.requirement("turn:resume:silent-attempt-is-discarded")
 def test_an_attempt_that_died_before_its_first_word_is_discarded_too() -> None:
     scene = begun()
-    scene.at(1800).given(Tick()).expect(CloseCall(), resumed(1, "prefill"), WARNING, opened(2))
+    scene.at(1800).given(Tick()).expect(CloseCall(), resumed(1, "prefill"), WARNING, again(2))
 
 
 @pytest.mark.requirement("turn:resume:inherits-the-phase")
@@ -112,10 +122,10 @@ def test_a_call_that_died_in_prefill_gets_the_whole_prefill_budget_again() -> No
 def test_a_call_that_died_in_mid_stream_keeps_the_tight_budget_through_keepalives() -> None:
     scene = begun()
     scene.at(10).given(text(1, 1, "a")).expect(ANY)
-    scene.at(55).given(Tick()).expect(ANY, ANY, ANY, opened(2))
+    scene.at(55).given(Tick()).expect(ANY, ANY, ANY, again(2))
     scene.at(60).ignores(Heard(1, 2, Keepalive()))
     assert scene.machine.deadline() == 660
-    scene.at(660).given(Tick()).expect(CloseCall(), resumed(2, "inter_delta"), WARNING, opened(3))
+    scene.at(660).given(Tick()).expect(CloseCall(), resumed(2, "inter_delta"), WARNING, again(3))
 
 
 @pytest.mark.requirement("turn:resume:deaths")
@@ -133,7 +143,7 @@ def test_a_call_that_died_in_mid_stream_keeps_the_tight_budget_through_keepalive
 def test_every_death_of_a_stream_is_resumed(event: Any, reason: str) -> None:
     scene = begun()
     scene.given(text(1, 1, "Due ")).expect(ANY)
-    scene.given(event).expect(CloseCall(), resumed(1, reason, 4), WARNING, opened(2))
+    scene.given(event).expect(CloseCall(), resumed(1, reason, 4), WARNING, again(2))
 
 
 @pytest.mark.requirement("turn:trap-t7:end-without-a-terminal-mark")
@@ -164,7 +174,7 @@ def test_a_death_that_is_not_resumed_fails_in_its_own_category(event: Any, code:
 def test_a_death_that_two_notice_is_handled_once() -> None:
     scene = begun()
     scene.at(1).given(text(1, 1, "a")).expect(ANY)
-    scene.at(46).given(Tick()).expect(ANY, ANY, ANY, opened(2))
+    scene.at(46).given(Tick()).expect(ANY, ANY, ANY, again(2))
     scene.ignores(Died(1, 1, "reset", "closed by us"), Tick(), failed(1, 1, "retryable"))
 
 
@@ -172,10 +182,10 @@ def test_a_death_that_two_notice_is_handled_once() -> None:
 def test_late_events_of_a_dead_attempt_are_dropped_by_id() -> None:
     scene = begun()
     scene.given(text(1, 1, "a")).expect(ANY)
-    scene.given(Died(1, 1, "reset", "")).expect(ANY, ANY, ANY, opened(2))
+    scene.given(Died(1, 1, "reset", "")).expect(ANY, ANY, ANY, again(2))
     scene.ignores(text(1, 1, "b"), completed(1, 1), NotAnswered(1, 1, 500, True, "http_500", ""))
     scene.given(text(1, 2, "c")).expect(StageText("c"))
-    scene.given(completed(1, 2)).expect(CommitCall(1, 2, "c", "", (), "stop", None, ANY), ANY)
+    scene.given(completed(1, 2)).expect(committed_as(1, 2, "c", "", (), "stop", None, ANY), ANY)
 
 
 @pytest.mark.requirement("turn:resume:backoff")
@@ -184,7 +194,7 @@ def test_a_resume_waits_a_little_and_hears_nothing_meanwhile() -> None:
     scene.at(10).given(Died(1, 1, "reset", "")).expect(CloseCall(), resumed(1, "reset"), WARNING)
     assert (scene.machine.state, scene.machine.deadline()) == (State.WAITING, 12.5)
     scene.at(12).ignores(Tick(), text(1, 1, "late"))
-    scene.at(12.5).given(Tick()).expect(opened(2))
+    scene.at(12.5).given(Tick()).expect(again(2))
 
 
 @pytest.mark.requirement("turn:resume:backoff")
@@ -206,12 +216,12 @@ def test_a_resume_that_would_come_after_the_deadline_is_not_waited_for() -> None
 @pytest.mark.requirement("turn:resume:any-call-of-the-turn")
 def test_a_later_call_has_a_budget_of_its_own_and_resumes_without_running_tools_again() -> None:
     scene = begun(resume_budget=1)
-    scene.given(Died(1, 1, "reset", "")).expect(ANY, ANY, ANY, opened(2))
+    scene.given(Died(1, 1, "reset", "")).expect(ANY, ANY, ANY, again(2))
     scene.given(completed(1, 2, "tool_calls", tool_call(), usage=Usage(input_tokens=100))).expect(ANY, ANY)
-    scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, opened(1, call=2))
+    scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, again(1, call=2))
     request = scene.commands[-1].request
     scene.given(text(2, 1, "No")).expect(ANY)
-    scene.given(Died(2, 1, "reset", "")).expect(CloseCall(), resumed(1, "reset", 2, call=2), WARNING, opened(2, call=2))
+    scene.given(Died(2, 1, "reset", "")).expect(CloseCall(), resumed(1, "reset", 2, call=2), WARNING, again(2, call=2))
     assert scene.commands[-1].request is request
     scene.given(Died(2, 2, "reset", "")).expect(ANY, ANY, sealed("reset", "stream_failure"))
 
@@ -256,6 +266,7 @@ def test_the_resume_warning_holds_ids_counts_and_times_and_nothing_else() -> Non
             (
                 ("call", 1),
                 ("attempt", 1),
+                ("provider", "main"),
                 ("resume", 1),
                 ("budget", 2),
                 ("reason", "provider_error"),
@@ -284,7 +295,7 @@ def test_a_request_without_an_answer_is_sent_again_as_the_same_attempt_with_grow
         scene.given(refused_connection()).expect()
         scene.stands(State.WAITING)
         assert scene.machine.deadline() == scene.now + wait
-        scene.at(scene.now + wait).given(Tick()).expect(ReopenCall(1, 1, request))
+        scene.at(scene.now + wait).given(Tick()).expect(reopened(1, 1, request))
     scene.given(refused_connection()).expect(
         CloseCall(), dead(1, "not_answered", 0, NO_USAGE), sealed("connect_refused", "provider_failure", NO_USAGE)
     )
@@ -299,9 +310,9 @@ def test_retries_are_counted_for_each_attempt_and_a_reopened_one_gets_its_whole_
     scene.given(refused_connection()).expect()
     scene.at(1).given(Tick()).expect(ANY)
     assert scene.machine.deadline() == 1 + 1800
-    scene.given(Died(1, 1, "reset", "")).expect(ANY, ANY, ANY, opened(2))
+    scene.given(Died(1, 1, "reset", "")).expect(ANY, ANY, ANY, again(2))
     scene.given(refused_connection(2)).expect()
-    scene.at(2).given(Tick()).expect(ReopenCall(1, 2, ANY))
+    scene.at(2).given(Tick()).expect(reopened(1, 2, ANY))
     scene.given(text(1, 2, "Yes.")).expect(ANY)
     scene.given(completed(1, 2)).expect(ANY, Seal("completed", None, None, ANY))
 
@@ -332,7 +343,7 @@ def test_an_answer_that_no_retry_changes_fails_at_once_in_the_words_of_its_reade
 
 
 def test_without_a_backoff_the_request_is_sent_again_at_once() -> None:
-    begun(transport_backoff_s=0).given(refused_connection()).expect(ReopenCall(1, 1, ANY))
+    begun(transport_backoff_s=0).given(refused_connection()).expect(reopened(1, 1, ANY))
 
 
 def test_the_deadline_in_a_wait_discards_the_attempt_that_is_still_open() -> None:

@@ -7,21 +7,26 @@ import pytest
 
 from tests.support.turns import completed, failed, machine, text, tool_call
 from worker.codecs.events import Keepalive
+from worker.codecs.messages import AssistantMessage, UserMessage
 from worker.errors import LocalProtocolError
-from worker.turn.events import Begin, Died, Drain, Event, Heard, NotAnswered, Tick, ToolFinished
+from worker.turn.events import Begin, Decided, Died, Drain, Event, Heard, NotAnswered, Sent, Tick, ToolFinished
+from worker.turn.facts import ApprovalDecided
 from worker.turn.machine import TurnMachine
+from worker.turn.start import CompactionTerms
 from worker.turn.states import TRANSITIONS, Kind, State
 
 EVENTS: dict[Kind, Event] = {
     Kind.BEGIN: Begin(),
+    Kind.SENT: Sent(1, 1),
     Kind.KEEPALIVE: Heard(1, 1, Keepalive()),
     Kind.CONTENT: text(1, 1, "a"),
-    Kind.COMPLETED: completed(1, 1, "tool_calls", tool_call()),
+    Kind.COMPLETED: completed(1, 1, "tool_calls", tool_call(), tool_call("mail", id="t2")),
     Kind.FAILED: failed(1, 1, "retryable"),
     Kind.NOT_ANSWERED: NotAnswered(1, 1, 503, True, "http_503", "Busy."),
     Kind.DIED: Died(1, 1, "reset", ""),
     Kind.STALE: text(0, 0, "a"),
     Kind.TOOL_FINISHED: ToolFinished(1, 0, "12:00"),
+    Kind.DECIDED: Decided((ApprovalDecided(1, 1, "deny"),)),
     Kind.TICK: Tick(),
     Kind.DRAIN: Drain(),
 }
@@ -32,17 +37,23 @@ WAYS: dict[State, list[Event]] = {
     State.STREAMING: [Begin(), text(1, 1, "a")],
     State.WAITING: [Begin(), EVENTS[Kind.NOT_ANSWERED]],
     State.RUNNING_TOOLS: [Begin(), EVENTS[Kind.COMPLETED]],
+    State.PARKED: [Begin(), EVENTS[Kind.COMPLETED], EVENTS[Kind.TOOL_FINISHED]],
+    State.COMPACTING: [Begin(), failed(1, 1, "context_overflow")],
     State.SEALED: [Begin(), text(1, 1, "a"), completed(1, 1)],
     State.HANDED_OFF: [Begin(), Drain()],
 }
 """How to get into each state."""
 
-STREAM_KINDS = {Kind.KEEPALIVE, Kind.CONTENT, Kind.COMPLETED, Kind.FAILED, Kind.NOT_ANSWERED, Kind.DIED}
+STREAM_KINDS = {Kind.SENT, Kind.KEEPALIVE, Kind.CONTENT, Kind.COMPLETED, Kind.FAILED, Kind.NOT_ANSWERED, Kind.DIED}
 LISTENING = {State.CALLING, State.STREAMING}
 
 
 def in_state(state: State) -> TurnMachine:
-    turn = machine()
+    history = tuple(
+        message for number in range(9) for message in (UserMessage(f"{number}" * 99), AssistantMessage("Yes."))
+    )
+    asks = frozenset({"mail"}) if state is State.PARKED else frozenset()
+    turn = machine(asks=asks, history=history, compaction=CompactionTerms())
     for event in WAYS[state]:
         turn.handle(event, 0)
     assert turn.state is state

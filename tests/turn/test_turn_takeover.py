@@ -7,25 +7,16 @@ import pytest
 
 from tests.support.playbook import Playbook
 from tests.support.stored_turn import StoredTurn
-from tests.support.turns import BROKEN_CALL, completed, discarded, machine, play, text, tool_call
+from tests.support.turns import BROKEN_CALL, completed, discarded, machine, opened, play, text, tool_call
 from worker.codecs.events import Usage
 from worker.codecs.messages import AssistantMessage, ToolMessage, UserMessage
 from worker.output.buffer import CommitBuffer
 from worker.output.filters import OutputFilter, admits
-from worker.turn.commands import (
-    NO_USAGE,
-    Command,
-    DiscardCall,
-    Failure,
-    HandOff,
-    OpenCall,
-    RecordToolResult,
-    RunTools,
-    Seal,
-)
+from worker.turn.commands import Command, DiscardCall, Failure, HandOff, OpenCall, RecordToolResult, RunTools, Seal
 from worker.turn.events import Begin, Died, Drain, Event, ToolFinished
 from worker.turn.facts import Committed, Fact, Progress, ToolEnded, ToolStarted
 from worker.turn.machine import TurnMachine
+from worker.turn.usage import NO_USAGE
 
 CLOCK_CALL = tool_call("clock", id="t1")
 MAIL_CALL = tool_call("mail", id="t2")
@@ -49,24 +40,24 @@ def taken(call: int = 1, attempt: int = 1, totals: Any = NO_USAGE) -> DiscardCal
 @pytest.mark.requirement("turn:takeover:discards-first")
 def test_an_attempt_that_was_open_is_discarded_and_followed_by_the_next_one() -> None:
     scene = taken_over(attempt=2, is_open=True, resumes_spent=1, last_input_tokens=70)
-    scene.given(Begin()).expect(taken(1, 2, discarded(1, 70)), OpenCall(1, 3, 1, is_new_call=False, request=ANY))
+    scene.given(Begin()).expect(taken(1, 2, discarded(1, 70)), opened(1, 3, 1, is_new_call=False, request=ANY))
 
 
 @pytest.mark.requirement("turn:takeover:discards-first")
 def test_an_attempt_that_is_not_known_to_be_open_is_discarded_all_the_same() -> None:
     scene = taken_over(attempt=1, is_open=False)
-    scene.given(Begin()).expect(taken(), OpenCall(1, 2, 0, is_new_call=False, request=ANY))
+    scene.given(Begin()).expect(taken(), opened(1, 2, 0, is_new_call=False, request=ANY))
 
 
 @pytest.mark.requirement("turn:takeover:discards-first")
 def test_where_nobody_had_opened_a_call_there_is_nothing_to_discard() -> None:
-    play(progress=Progress(crashes=1)).given(Begin()).expect(OpenCall(1, 1, 0, is_new_call=True, request=ANY))
+    play(progress=Progress(crashes=1)).given(Begin()).expect(opened(1, 1, 0, is_new_call=True, request=ANY))
 
 
 @pytest.mark.requirement("turn:takeover:spent-budget-stays-spent")
 def test_spent_resumes_stay_spent() -> None:
     scene = taken_over(attempt=3, is_open=True, resumes_spent=2)
-    scene.given(Begin()).expect(ANY, OpenCall(1, 4, 2, is_new_call=False, request=ANY))
+    scene.given(Begin()).expect(ANY, opened(1, 4, 2, is_new_call=False, request=ANY))
     scene.at(1).given(text(1, 4, "Due ")).expect(ANY)
     assert scene.machine.deadline() == 601  # no resume is left, so no stall detector
     scene.given(Died(1, 4, "reset", "")).expect(
@@ -104,7 +95,7 @@ def test_text_that_was_committed_is_in_the_next_request_and_is_not_asked_for_aga
         call=2,
         is_open=True,
     )
-    scene.given(Begin()).expect(taken(2, 1, discarded(1)), OpenCall(2, 2, 0, is_new_call=False, request=ANY))
+    scene.given(Begin()).expect(taken(2, 1, discarded(1)), opened(2, 2, 0, is_new_call=False, request=ANY))
     assert scene.commands[-1].request.messages == (
         UserMessage("What is due?"),
         AssistantMessage("Let me look.", (CLOCK_CALL,)),
@@ -116,7 +107,7 @@ def test_text_that_was_committed_is_in_the_next_request_and_is_not_asked_for_aga
 def test_a_tool_that_ended_never_runs_again_and_one_that_had_not_started_runs() -> None:
     scene = taken_over(committed(1, "", CLOCK_CALL, MAIL_CALL), ToolStarted(1, 0), ToolEnded(1, 0, "12:00", None))
     scene.given(Begin()).expect(taken(), RunTools(1, ((1, MAIL_CALL),), 1))
-    scene.given(ToolFinished(1, 1, "sent")).expect(ANY, OpenCall(2, 1, 0, is_new_call=True, request=ANY))
+    scene.given(ToolFinished(1, 1, "sent")).expect(ANY, opened(2, 1, 0, is_new_call=True, request=ANY))
     assert [message.text for message in scene.commands[-1].request.messages[2:]] == ["12:00", "sent"]
 
 
@@ -134,7 +125,7 @@ def test_a_tool_that_was_running_runs_again_only_if_that_is_safe() -> None:
 @pytest.mark.requirement("turn:takeover:outcome-unknown")
 def test_where_no_tool_is_left_to_run_the_next_call_follows_at_once() -> None:
     scene = taken_over(committed(1, "", MAIL_CALL), ToolStarted(1, 0))
-    scene.given(Begin()).expect(taken(), ANY, OpenCall(2, 1, 0, is_new_call=True, request=ANY))
+    scene.given(Begin()).expect(taken(), ANY, opened(2, 1, 0, is_new_call=True, request=ANY))
 
 
 def test_arguments_that_are_broken_are_answered_by_whoever_comes_to_it() -> None:
@@ -154,7 +145,7 @@ def test_arguments_that_are_broken_are_answered_by_whoever_comes_to_it() -> None
     ],
 )
 def test_a_final_commit_is_sealed_as_its_own_driver_would_have(last: Committed, seal: Seal) -> None:
-    taken_over(last).given(Begin()).expect(taken(), seal)
+    taken_over(last, empty_nudges=0).given(Begin()).expect(taken(), seal)
 
 
 @pytest.mark.requirement("turn:takeover:final-commit")
@@ -170,7 +161,7 @@ def test_a_turn_that_took_down_too_many_drivers_is_given_up_as_dead() -> None:
     dead = Seal("dead", None, Failure("internal", "crash_cap", ANY), ANY)
     taken_over(is_open=True, crashes=4).given(Begin()).expect(taken(1, 1, discarded(1)), dead)
     play(progress=Progress(crashes=4)).given(Begin()).expect(dead)
-    taken_over(is_open=True, crashes=3).given(Begin()).expect(ANY, OpenCall(1, 2, 0, is_new_call=False, request=ANY))
+    taken_over(is_open=True, crashes=3).given(Begin()).expect(ANY, opened(1, 2, 0, is_new_call=False, request=ANY))
 
 
 @pytest.mark.requirement("turn:deadline")
@@ -198,7 +189,7 @@ def test_calls_made_before_count_against_the_cap_and_a_call_opened_before_is_not
     scene = taken_over(committed(1, "", BROKEN_CALL), max_calls=1)
     scene.given(Begin()).expect(taken(), ANY, Seal("failed", None, Failure("provider_failure", "max_calls", ANY), ANY))
     scene = taken_over(is_open=True, max_calls=1)
-    scene.given(Begin()).expect(ANY, OpenCall(1, 2, 0, is_new_call=False, request=ANY))
+    scene.given(Begin()).expect(ANY, opened(1, 2, 0, is_new_call=False, request=ANY))
 
 
 # A whole turn, with the driver killed after every single command.
@@ -342,5 +333,5 @@ def test_a_turn_that_was_handed_off_goes_on_in_another_process_with_its_budget_u
     taking = machine(progress=stored.progress, facts=tuple(stored.facts))
     assert taking.handle(Begin(), 0) == (
         DiscardCall(1, 1, "takeover", 0, discarded(1)),  # the hand-off was counted, the repeat is not
-        OpenCall(1, 2, 0, is_new_call=False, request=ANY),
+        opened(1, 2, 0, is_new_call=False, request=ANY),
     )

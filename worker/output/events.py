@@ -40,12 +40,13 @@ class TextOutput(Output):
     """The whole text of a completed call, or a notice.
 
     `is_call_boundary` false: a notice, never part of the answer, never a commit. Older payloads without the field
-    are boundaries.
+    are boundaries. `notice` says which notice it is.
     """
 
     type: Literal["text"] = "text"
     text: str
     is_call_boundary: bool = True
+    notice: str | None = None
 
 
 class TextDeltaOutput(Output):
@@ -94,6 +95,10 @@ class UsageOutput(Output):
     `discarded_resume_attempts` and `discarded_resume_estimated_input_tokens` are cumulative for the turn and both
     null while nothing was resumed. The estimate adds, per discarded attempt, the input tokens of the session's last
     completed call; null when no call of the session has completed. Never mixed into the other fields.
+    `cached_input_tokens` and `cache_write_input_tokens` are parts of `input_tokens`, `reasoning_tokens` of
+    `output_tokens`. `first_delta_ms`: from the call's first request to the first content of any attempt;
+    `surviving_first_delta_ms`: from the request of the attempt that completed to its own. `purpose` names a call beside
+    the turn; null: one of the turn's own.
     """
 
     type: Literal["usage"] = "usage"
@@ -102,6 +107,10 @@ class UsageOutput(Output):
     total_tokens: int | None = None
     cached_input_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cache_write_input_tokens: int | None = None
+    first_delta_ms: int | None = None
+    surviving_first_delta_ms: int | None = None
+    purpose: Literal["compaction"] | None = None
     discarded_resume_attempts: int | None = None
     discarded_resume_estimated_input_tokens: int | None = None
 
@@ -129,6 +138,58 @@ class TextStreamDiscardedOutput(Output):
     type: Literal["text_stream_discarded"] = "text_stream_discarded"
     reason: str = "unknown"
     discarded_bytes: int = 0
+
+
+class ApprovalOption(BaseModel):
+    """One answer that may be given to an approval request. `key` is stable, `label` is for a person."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    key: str
+    label: str
+
+
+class ApprovalRequestOutput(Output):
+    """A tool call waits for a person. `requester`: who alone may decide; null: anyone may.
+
+    `arguments` is the JSON text that the model wrote, and what runs if it is approved. `expires_at_ms`: UTC
+    milliseconds of the store's clock; after that nobody can approve it any more.
+    """
+
+    type: Literal["approval_request"] = "approval_request"
+    approval: str
+    tool_call_id: str
+    name: str
+    arguments: str
+    options: tuple[ApprovalOption, ...] = ()
+    requester: str | None = None
+    expires_at_ms: int = 0
+    is_call_boundary: Literal[False] = False
+
+
+class ApprovalDecidedOutput(Output):
+    """An approval request has its answer. `option`: its key, or `expired`. `by`: who decided; null: nobody did."""
+
+    type: Literal["approval_decided"] = "approval_decided"
+    approval: str
+    option: str
+    by: str | None = None
+
+
+class CompactionOutput(Output):
+    """The conversation was made shorter for the model; what people have read stands. Counts are of messages.
+
+    `forced`: the provider had said that the context overflowed. `failure`: why no summary could be had, if one was
+    wanted; the turn goes on.
+    """
+
+    type: Literal["compaction"] = "compaction"
+    messages_before: int = 0
+    messages_after: int = 0
+    results_cleared: int = 0
+    summarised: bool = False
+    forced: bool = False
+    failure: str | None = None
 
 
 class ErrorOutput(Output):
@@ -161,6 +222,9 @@ AnyOutput = Annotated[
     | ProcessingStateOutput
     | CallCompletedOutput
     | TextStreamDiscardedOutput
+    | ApprovalRequestOutput
+    | ApprovalDecidedOutput
+    | CompactionOutput
     | ErrorOutput
     | TurnCompletedOutput,
     Field(discriminator="type"),

@@ -3,13 +3,17 @@
 What belongs here: the filter bits and the rule of what passes always. What must not be known here: who subscribes.
 
 Discards, call boundaries, errors and turn ends pass every filter: without them a reader could not know which text
-stands. A boundary text passes a filter with either text bit, so each of them ends with the same text.
+stands. So do approval requests and their answers: a turn that waits for a person must reach one. A boundary text passes
+a filter with either text bit, so each of them ends with the same text.
 """
 
 from enum import Flag, auto
 
 from worker.output.events import (
+    ApprovalDecidedOutput,
+    ApprovalRequestOutput,
     CallCompletedOutput,
+    CompactionOutput,
     ErrorOutput,
     Output,
     ProcessingStateOutput,
@@ -40,7 +44,14 @@ class OutputFilter(Flag):
     FULL = TEXT | TEXT_STREAMING | THINKING | TOOL_CALLS | USAGE | FILES
 
 
-PASSES_EVERY_FILTER = (TextStreamDiscardedOutput, CallCompletedOutput, ErrorOutput, TurnCompletedOutput)
+PASSES_EVERY_FILTER = (
+    TextStreamDiscardedOutput,
+    CallCompletedOutput,
+    ApprovalRequestOutput,
+    ApprovalDecidedOutput,
+    ErrorOutput,
+    TurnCompletedOutput,
+)
 
 _NEEDS: dict[type[Output], OutputFilter] = {
     TextDeltaOutput: OutputFilter.TEXT_STREAMING,
@@ -50,6 +61,7 @@ _NEEDS: dict[type[Output], OutputFilter] = {
     ToolResultOutput: OutputFilter.TOOL_CALLS,
     UsageOutput: OutputFilter.USAGE,
     ProcessingStateOutput: OutputFilter.PROCESSING_STATE,
+    CompactionOutput: OutputFilter.PROCESSING_STATE,
 }
 
 

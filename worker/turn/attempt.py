@@ -5,27 +5,30 @@ end leads to.
 """
 
 from worker.codecs.events import SUBSTANTIVE, ReasoningDelta, StreamEvent, TextDelta
-from worker.turn import resume
-from worker.turn.start import TurnLimits
+from worker.turn.start import ProviderTerms
 from worker.turn.watchdog import Watchdog
 
 
 class Attempt:
-    """Attempt `number` of a call, from the moment its request is sent.
+    """Attempt `number` of a call, from the moment its request is sent to the provider of `terms`.
 
     `resumes_spent`: resumes of the call so far. `streamed`: the attempt that this one resumes had died in mid-stream,
-    not in prefill. The last attempt that is permitted runs without the stall detector.
+    not in prefill. `is_last`: none may follow it, so it runs without the stall detector.
     """
 
-    def __init__(self, number: int, limits: TurnLimits, now: float, *, resumes_spent: int, streamed: bool) -> None:
+    def __init__(  # noqa: PLR0913 - what an attempt inherits, each by its name
+        self, number: int, terms: ProviderTerms, now: float, *, resumes_spent: int, streamed: bool, is_last: bool
+    ) -> None:
         self.number = number
+        self.terms = terms
         self.resumes_spent = resumes_spent
         self.opened_at = now
+        self.first_content_at: float | None = None
         self.retries = 0
         """How often its request got no stream and was sent again."""
         self.streamed_bytes = 0
         """UTF-8 bytes of text so far."""
-        self._limits = limits
+        self._is_last = is_last
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self.watchdog = self._guard(now, streamed=streamed)
@@ -42,17 +45,26 @@ class Attempt:
 
     def heard(self, event: StreamEvent, now: float) -> None:
         """Take one event of the stream."""
-        self.watchdog.heard(substantive=isinstance(event, SUBSTANTIVE), now=now)
+        if isinstance(event, SUBSTANTIVE):
+            self.watchdog.progressed(now, thinks=isinstance(event, ReasoningDelta))
+            if self.first_content_at is None:
+                self.first_content_at = now
+        else:
+            self.watchdog.lives(now)
         if isinstance(event, TextDelta):
             self._texts.append(event.text)
             self.streamed_bytes += len(event.text.encode())
         elif isinstance(event, ReasoningDelta):
             self._thoughts.append(event.text)
 
+    def sent(self, now: float) -> None:
+        """The request goes out only now: the silence begins here."""
+        self.opened_at = now
+        self.watchdog = self._guard(now, streamed=self.watchdog.streamed)
+
     def sent_again(self, now: float) -> None:
         """The request goes out once more: the silence begins anew."""
         self.watchdog = self._guard(now, streamed=self.watchdog.streamed)
 
     def _guard(self, now: float, *, streamed: bool) -> Watchdog:
-        is_last = resume.is_last_attempt(self._limits.resume_budget, self.resumes_spent)
-        return Watchdog(self._limits.watchdog, now, streamed=streamed, detects_stalls=not is_last)
+        return Watchdog(self.terms.watchdog, now, streamed=streamed, detects_stalls=not self._is_last)

@@ -12,36 +12,27 @@ from dataclasses import dataclass
 
 from worker.codecs.events import SUBSTANTIVE, Completed, Failed, ReasoningDelta, StreamEvent, TextDelta
 from worker.codecs.messages import Request
-from worker.turn import failures, resume, verdict
+from worker.turn import ends, failures, resume
+from worker.turn.asking import whom_to_ask
 from worker.turn.attempt import Attempt
 from worker.turn.commands import (
     CloseCall,
     Command,
-    CommitCall,
     DiscardCall,
     Failure,
     OpenCall,
     ReopenCall,
     StageText,
     StageThinking,
-    Warn,
 )
 from worker.turn.events import Died, NotAnswered
 from worker.turn.facts import Committed
-from worker.turn.start import TurnLimits
+from worker.turn.start import CallTerms, ProviderTerms
 from worker.turn.states import State
 from worker.turn.usage import Tally
 from worker.turn.verdict import Ending
 
-
-@dataclass(frozen=True, slots=True)
-class CallTerms:
-    """What holds for all calls of a turn. `turn_deadline` as in `TurnMachine`; `jitter` gives numbers from 0 to 1."""
-
-    provider: str
-    limits: TurnLimits
-    turn_deadline: float
-    jitter: Callable[[], float]
+RequestFor = Callable[[ProviderTerms], Request]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,35 +49,75 @@ class _Wait:
 
 
 class Call:
-    """The call that a turn waits for. Over as soon as `committed` or `ending` is set.
+    """The call that a turn waits for. Over as soon as `committed`, `ending` or `overflow` is set.
 
-    `committed`: it completed. `ending`: it did not, and the turn ends so. `draining`: no try follows another one.
+    `committed`: it completed. `ending`: it did not, and the turn ends so. `overflow`: the provider says that the
+    conversation is longer than the model's context. `draining`: no try follows another one. `request`: what to send to
+    a provider; the same for the same provider, so that an attempt is reissued unchanged.
     """
 
-    def __init__(self, number: int, request: Request, terms: CallTerms, tally: Tally, *, draining: bool) -> None:
+    committed: Committed | None = None
+
+    def __init__(self, number: int, request: RequestFor, terms: CallTerms, tally: Tally, *, draining: bool) -> None:
         self.state = State.CALLING
-        self.committed: Committed | None = None
         self.ending: Ending | None = None
-        self._number = number
-        self._request = request
+        self.overflow: Failure | None = None
+        self.number = number
+        self._request_for = request
+        self._requests: dict[str, Request] = {}
         self._terms = terms
         self._tally = tally
         self._draining = draining
         self._attempt: Attempt | None = None
         """Opened, and neither committed nor discarded."""
         self._wait: _Wait | None = None
+        self._opened_at: float | None = None
+        self._first_content_at: float | None = None
+        """Of any attempt."""
+        self.attempts = 0
+        """Number of the last attempt that was opened."""
+        self.resumes_spent = 0
 
-    def open(self, attempt: int, resumes_spent: int, now: float, *, streamed: bool = False) -> list[Command]:
-        """Send attempt number `attempt`. `streamed`: the one before had died in mid-stream."""
-        self._attempt = Attempt(attempt, self._terms.limits, now, resumes_spent=resumes_spent, streamed=streamed)
+    def open(  # noqa: PLR0913 - what the attempt begins with, each by its name
+        self,
+        attempt: int,
+        resumes_spent: int,
+        now: float,
+        *,
+        streamed: bool = False,
+        preferred: str = "",
+        died: str = "",
+    ) -> list[Command]:
+        """Send attempt number `attempt`. `streamed`: the one before had died in mid-stream.
+
+        `preferred`, `died`: names of providers, as in `whom_to_ask`. What the dead attempt had streamed says nothing of
+        another provider, which has to begin anew.
+        """
+        limits, terms = self._terms.limits, self._terms
+        provider = whom_to_ask(terms.providers, terms.skipped(), preferred=preferred, died=died)
+        self._attempt = Attempt(
+            attempt,
+            provider,
+            now,
+            resumes_spent=resumes_spent,
+            streamed=streamed and died in ("", provider.name),
+            is_last=resume.is_last_attempt(limits.resume_budget, resumes_spent),
+        )
+        if self._opened_at is None:
+            self._opened_at = now
+        self.attempts, self.resumes_spent = attempt, resumes_spent
         self.state = State.CALLING
-        return [OpenCall(self._number, attempt, resumes_spent, attempt == 1, self._request)]
+        return [OpenCall(self.number, attempt, resumes_spent, attempt == 1, self._request(provider), provider.name)]
+
+    def sent(self, now: float) -> None:
+        """The request of the open attempt goes out."""
+        self._open_attempt().sent(now)
 
     def listens_to(self, call: int, attempt: int) -> bool:
         """Whether the stream of (`call`, `attempt`) is the one that is read."""
         if self._attempt is None or self._wait is not None:
             return False
-        return (call, attempt) == (self._number, self._attempt.number)
+        return (call, attempt) == (self.number, self._attempt.number)
 
     def deadline(self) -> float:
         """When the next wait is over or the attempt is dead, whichever can come."""
@@ -99,6 +130,8 @@ class Call:
         self._open_attempt().heard(event, now)
         if isinstance(event, SUBSTANTIVE):
             self.state = State.STREAMING
+            if self._first_content_at is None:
+                self._first_content_at = now
         match event:
             case TextDelta(text=text):
                 return [StageText(text)]
@@ -112,20 +145,25 @@ class Call:
                 return []
 
     def not_answered(self, answer: NotAnswered, now: float) -> list[Command]:
-        """The request got no stream: send it again after a wait, or give up."""
-        attempt, limits, provider = self._open_attempt(), self._terms.limits, self._terms.provider
+        """The request got no stream: send it again after a wait, ask another provider, or give up."""
+        attempt = self._open_attempt()
+        terms = attempt.terms
         cause = failures.not_answered(answer)
         wait_s = resume.transport_wait(
             attempt.retries,
-            limits.transport_backoff_s,
-            limits.transport_backoff_max_s,
+            terms.transport_backoff_s,
+            terms.transport_backoff_max_s,
             self._terms.jitter(),
             answer.retry_after,
         )
+        if answer.code == "context_overflow":
+            return self._overflows(cause)
         if not answer.retryable:
             failure = cause
-        elif attempt.retries >= limits.transport_retries:
-            failure = failures.retries_spent(cause, provider, attempt.retries + 1, limits.transport_retries)
+        elif attempt.retries >= terms.transport_retries:
+            failure = failures.retries_spent(cause, terms.name, attempt.retries + 1, terms.transport_retries)
+            if len(self._terms.providers) > 1:
+                return self._die("not_answered", failure, now, answer.retry_after)
         elif self._draining:
             failure = failures.draining(cause)
         elif now + wait_s >= self._terms.turn_deadline:
@@ -137,16 +175,17 @@ class Call:
 
     def died(self, death: Died, now: float) -> list[Command]:
         """The stream broke off."""
-        return self._die(death.kind, failures.broken_stream(self._terms.provider, death), now)
+        return self._die(death.kind, failures.broken_stream(self._open_attempt().terms.name, death), now)
 
     def tick(self, now: float) -> list[Command]:
         """Time has passed: end a wait, or notice a silence that is too long."""
         if self._wait is not None:
             return self._try_again(self._wait, now)
-        budget = self._open_attempt().watchdog.expired(now)
+        attempt = self._open_attempt()
+        budget = attempt.watchdog.expired(now)
         if budget is None:
             return []
-        cause = failures.silence(self._terms.provider, budget, self._terms.limits.watchdog.seconds(budget))
+        cause = failures.silence(attempt.terms.name, budget, attempt.terms.watchdog.seconds(budget))
         return self._die(budget, cause, now)
 
     def drain(self) -> list[Command]:
@@ -171,47 +210,43 @@ class Call:
         return [
             CloseCall(),
             DiscardCall(
-                self._number,
+                self.number,
                 attempt.number,
                 reason,
                 attempt.streamed_bytes,
                 self._tally.totals,
                 resumes_spent,
+                attempt.terms.name,
+                attempt.watchdog.streamed,
             ),
         ]
 
     def _completed(self, completed: Completed) -> list[Command]:
-        if completed.choices > 1:
-            failure = failures.several_choices(self._terms.provider, completed.choices)
-            return self._give_up("several_choices", failure)
         attempt = self._open_attempt()
+        if completed.choices > 1:
+            return self._give_up("several_choices", failures.several_choices(attempt.terms.name, completed.choices))
         self._attempt = None
         self._tally.completed(completed.usage)
-        reason = verdict.finish_reason(completed)
-        self.committed = Committed(
-            self._number, attempt.number, attempt.text, completed.tool_calls, reason, completed.usage
-        )
-        return [
-            CommitCall(
-                self._number,
-                attempt.number,
-                attempt.text,
-                attempt.thinking,
-                completed.tool_calls,
-                reason,
-                completed.usage,
-                self._tally.totals,
-            )
-        ]
+        self.committed = ends.committed(self.number, attempt, completed)
+        first_s = None if self._first_content_at is None else self._first_content_at - (self._opened_at or 0.0)
+        return [ends.commit(self.committed, attempt, self._tally, first_s)]
 
     def _failed(self, error: Failed, now: float) -> list[Command]:
+        provider = self._open_attempt().terms.name
         if error.failure in ("retryable", "protocol"):
-            cause = failures.error_in_stream(self._terms.provider, error)
-            return self._die(cause.code, cause, now, error.retry_after)
+            cause = failures.error_in_stream(provider, error)
+            return self._die(failures.kind_of(error), cause, now, error.retry_after)
         if error.failure == "content_filter":
             self.ending = Ending("incomplete", "content_filter")
             return self.abandon("content_filter")
-        return self._give_up(error.failure, failures.refused_in_stream(self._terms.provider, error))
+        cause = failures.refused_in_stream(provider, error)
+        if error.failure == "context_overflow":
+            return self._overflows(cause)
+        return self._give_up(error.failure, cause)
+
+    def _overflows(self, cause: Failure) -> list[Command]:
+        self.overflow = cause
+        return self.abandon("context_overflow")
 
     def _die(self, reason: str, cause: Failure, now: float, retry_after: float | None = None) -> list[Command]:
         attempt, budget = self._open_attempt(), self._terms.limits.resume_budget
@@ -225,7 +260,9 @@ class Call:
         self._tally.discarded()
         return [
             *self.abandon(reason, attempt.resumes_spent + 1),
-            self._resume_warning(attempt, reason, now - attempt.opened_at, wait_s),
+            ends.resume_warning(
+                self.number, attempt, reason, budget, now - attempt.opened_at, wait_s, self._tally.totals
+            ),
             *self._try_again(_Wait(now + wait_s, attempt, cause, reopens=False), now),
         ]
 
@@ -241,28 +278,16 @@ class Call:
         self._wait = None
         attempt = wait.attempt
         if not wait.reopens:
-            return self.open(attempt.number + 1, attempt.resumes_spent + 1, now, streamed=attempt.watchdog.streamed)
+            streamed, died = attempt.watchdog.streamed, attempt.terms.name
+            return self.open(attempt.number + 1, attempt.resumes_spent + 1, now, streamed=streamed, died=died)
         attempt.sent_again(now)
         self.state = State.CALLING
-        return [ReopenCall(self._number, attempt.number, self._request)]
+        return [ReopenCall(self.number, attempt.number, self._request(attempt.terms), attempt.terms.name)]
 
-    def _resume_warning(self, attempt: Attempt, reason: str, lasted_s: float, wait_s: float) -> Warn:
-        totals = self._tally.totals
-        return Warn(
-            "turn_call_resumed",
-            (
-                ("call", self._number),
-                ("attempt", attempt.number),
-                ("resume", attempt.resumes_spent + 1),
-                ("budget", self._terms.limits.resume_budget),
-                ("reason", reason),
-                ("lasted_s", round(lasted_s, 3)),
-                ("wait_s", round(wait_s, 3)),
-                ("streamed_bytes", attempt.streamed_bytes),
-                ("discarded_resume_attempts", totals.discarded_resume_attempts),
-                ("discarded_resume_estimated_input_tokens", totals.discarded_resume_estimated_input_tokens),
-            ),
-        )
+    def _request(self, provider: ProviderTerms) -> Request:
+        if provider.name not in self._requests:
+            self._requests[provider.name] = self._request_for(provider)
+        return self._requests[provider.name]
 
     def _open_attempt(self) -> Attempt:
         assert self._attempt is not None, "the table lets no such event in while no attempt is open"

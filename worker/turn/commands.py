@@ -7,8 +7,10 @@ What must not be known here: how they are performed.
 from dataclasses import dataclass
 
 from worker.codecs.events import ToolCall, Usage
-from worker.codecs.messages import Request
+from worker.codecs.messages import Echo, Request
 from worker.output.events import ErrorCategory, Outcome
+from worker.turn.facts import Compacted
+from worker.turn.usage import UsageTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,7 @@ class OpenCall:
     """Record the attempt, then send `request`.
 
     `resumes_spent`: resumes of this call so far, stored before the request is sent and never restarted.
-    `is_new_call`: the first attempt of this call (counts against the cap on calls).
+    `is_new_call`: the first attempt of this call (counts against the cap on calls). `provider`: whom to ask.
     """
 
     call: int
@@ -24,6 +26,7 @@ class OpenCall:
     resumes_spent: int
     is_new_call: bool
     request: Request
+    provider: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,16 @@ class ReopenCall:
     call: int
     attempt: int
     request: Request
+    provider: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSidecar:
+    """Send a request beside the turn: nothing of it is staged, committed or recorded. Its events name call 0."""
+
+    attempt: int
+    request: Request
+    provider: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +68,22 @@ class StageThinking:
 
 
 @dataclass(frozen=True, slots=True)
-class UsageTotals:
-    """Tokens of a turn's completed calls, and what its resumes cost. None: a call did not report it."""
+class Timing:
+    """Seconds to the first content. None: there was none.
 
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    total_tokens: int | None = None
-    cached_input_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    discarded_resume_attempts: int | None = None
-    discarded_resume_estimated_input_tokens: int | None = None
+    `first_delta_s`: from the first request of the call to the first content of any attempt. `surviving_first_delta_s`:
+    from the request of the attempt that completed to its own first content.
+    """
 
-
-NO_USAGE = UsageTotals()
+    first_delta_s: float | None = None
+    surviving_first_delta_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CommitCall:
     """The call completed: its whole text is written at the marker, with its journal entry and usage, in one step.
 
-    `finish_reason`: the provider's word, or `refusal` when the model refused.
+    `finish_reason`, `provider`, `echo`: as in `worker.turn.facts.Committed`.
     """
 
     call: int
@@ -85,6 +94,9 @@ class CommitCall:
     finish_reason: str | None
     usage: Usage | None
     totals: UsageTotals
+    provider: str = ""
+    echo: Echo | None = None
+    timing: Timing = Timing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +106,8 @@ class DiscardCall:
     `reason`, one word: a budget of the watchdog, a kind of death, a failure class, or `takeover`, `drain`,
     `turn_deadline`, `not_answered`, `several_choices`. `resumes_spent`: resumes of the call with the one that was just
     decided on, stored with the discard so that whoever goes on knows of it; None: none was, and the count stays.
+    `provider`: who was asked; empty: not known (a takeover). `streamed`: content had come, in this attempt or in the
+    one that it resumed; stored for whoever makes the next attempt.
     """
 
     call: int
@@ -102,6 +116,8 @@ class DiscardCall:
     streamed_bytes: int
     totals: UsageTotals
     resumes_spent: int | None = None
+    provider: str = ""
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +139,39 @@ class RecordToolResult:
     result: str
     failure: str | None
     attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AskApproval:
+    """Ask a person whether this tool call may run; the turn's other tools go on. `attempt`: the one that completed."""
+
+    call: int
+    index: int
+    tool_call: ToolCall
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Nothing is left to do until a person decides: give lease and slot back; whoever decides sets the turn due.
+
+    If somebody has decided meanwhile, nothing is given back and a `Decided` follows.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCompaction:
+    """Journal that the conversation was made shorter. `call`: the one that follows.
+
+    `failure`: why the summary that was wanted could not be had; never the turn's end. `usage`: what the sidecar call
+    cost, None without one.
+    """
+
+    call: int
+    fact: Compacted
+    totals: UsageTotals
+    usage: Usage | None = None
+    failure: "Failure | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +216,10 @@ Command = (
     | DiscardCall
     | RunTools
     | RecordToolResult
+    | OpenSidecar
+    | AskApproval
+    | Park
+    | RecordCompaction
     | Seal
     | HandOff
     | Warn

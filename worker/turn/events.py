@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from worker.codecs.events import StreamEvent
+from worker.turn.facts import ApprovalDecided
 
 DeathKind = Literal["timeout", "reset", "end_of_stream", "provider_error", "protocol"]
 """How an attempt died after its stream had begun. All are resumable."""
@@ -18,8 +19,19 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """The request of (`call`, `attempt`) goes out now: recording the attempt may have taken its time."""
+
+    call: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Heard:
-    """The stream of (`call`, `attempt`) said something. Ignored when that attempt is no longer the current one."""
+    """The stream of (`call`, `attempt`) said something. Ignored when that attempt is no longer the current one.
+
+    Call 0 is the one beside the turn, here and in the events that follow.
+    """
 
     call: int
     attempt: int
@@ -64,6 +76,13 @@ class ToolFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """People, or the end of the time to decide, have answered some of the `AskApproval`s. Stored already."""
+
+    decisions: tuple[ApprovalDecided, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed `TurnMachine.deadline()`, or may have."""
 
@@ -73,4 +92,4 @@ class Drain:
     """This process is shutting down."""
 
 
-Event = Begin | Heard | NotAnswered | Died | ToolFinished | Tick | Drain
+Event = Begin | Sent | Heard | NotAnswered | Died | ToolFinished | Decided | Tick | Drain

@@ -21,6 +21,7 @@ _SILENCES: dict[Budget, tuple[str, str]] = {
     "inter_delta": ("sent nothing at all for {:g} s in mid-stream", "first_token_timeout_s"),
     "prefill": ("did not begin to answer within {:g} s", "prefill_timeout_s"),
     "progress": ("sent nothing but keepalives for {:g} s", "no_progress_timeout_s"),
+    "reasoning": ("reasoned for {:g} s without a word of its answer", "reasoning_timeout_s"),
 }
 
 _BREAKS: dict[DeathKind, tuple[ErrorCategory, str]] = {
@@ -45,18 +46,23 @@ def broken_stream(provider: str, death: Died) -> Failure:
     return Failure(category, death.kind, f"Provider {provider} {what}{_quoted(death.message)}.")
 
 
+def kind_of(error: Failed) -> DeathKind:
+    """How an attempt died whose stream ended in an error."""
+    return "protocol" if error.failure == "protocol" else "provider_error"
+
+
 def error_in_stream(provider: str, error: Failed) -> Failure:
     """The provider ended its stream with an error that may pass, or with bytes outside its format."""
-    kind: DeathKind = "protocol" if error.failure == "protocol" else "provider_error"
+    kind = kind_of(error)
     category, what = _BREAKS[kind]
-    return Failure(category, kind, f"Provider {provider} {what}{_coded(error)}{_quoted(error.message)}.")
+    code = error.code if kind == "protocol" and error.code else kind
+    return Failure(category, code, f"Provider {provider} {what}{_coded(error)}{_quoted(error.message)}.")
 
 
 def refused_in_stream(provider: str, error: Failed) -> Failure:
     """The provider ended its stream with an error that the same request will always meet."""
     what = {
-        "context_overflow": "says that the conversation is longer than the model's context; begin a new session, or "
-        "lower turns.history_turns",
+        "context_overflow": "says that the conversation is longer than the model's context",
     }.get(error.failure, "refused the request in mid-stream")
     message = f"Provider {provider} {what}{_coded(error)}{_quoted(error.message)}."
     return Failure("provider_failure", error.failure, message)
@@ -77,8 +83,8 @@ def turn_deadline() -> Failure:
 
 
 def max_calls(cap: int) -> Failure:
-    """The model went on asking for tools."""
-    message = f"The turn made {cap} calls and the model still asked for tools (turns.max_calls = {cap})."
+    """The model went on asking for tools, or answered without a word."""
+    message = f"The turn made {cap} calls and was not done (turns.max_calls = {cap})."
     return Failure("provider_failure", "max_calls", message)
 
 
@@ -100,10 +106,27 @@ def unknown_tool(name: str) -> Failure:
     return Failure("provider_failure", "unknown_tool", message)
 
 
+def tool_loop(name: str) -> Failure:
+    """The model called the same tool with the same arguments and the same result over and over."""
+    message = (
+        f"The model went on calling the tool{_quoted(name)} with the same arguments although the result was the same "
+        "each time and it had been told so."
+    )
+    return Failure("provider_failure", "tool_loop", message)
+
+
 def empty_answer(provider: str, finish_reason: str | None) -> Failure:
-    """The call completed without a word."""
-    message = f"Provider {provider} ended its answer without any text (finish reason: {finish_reason or 'none'})."
+    """The call completed without a word, and asking again did not help."""
+    message = (
+        f"Provider {provider} ended its answer without any text (finish reason: {finish_reason or 'none'}), however "
+        "often it was asked again (turns.empty_answer_nudges, turns.empty_answer_nudges_after_tools)."
+    )
     return Failure("provider_failure", "empty_answer", message)
+
+
+def still_too_long(failure: Failure) -> Failure:
+    """The same, told that the conversation had been made shorter, or could not be."""
+    return _because(failure, "The conversation could not be made short enough; begin a new session.")
 
 
 def budget_spent(failure: Failure, attempts: int, budget: int) -> Failure:

@@ -6,44 +6,64 @@ Text reaches the answer by `CommitCall` alone, and a tool runs only after one. W
 the committed facts, so a driver that takes over comes to what the one before it would have done.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from worker.codecs.messages import Request
 from worker.errors import LocalProtocolError
 from worker.turn import failures, verdict
-from worker.turn.call import Call, CallTerms
-from worker.turn.commands import Command, DiscardCall, HandOff, RecordToolResult, RunTools, Seal
-from worker.turn.events import Begin, Died, Drain, Event, Heard, NotAnswered, Tick, ToolFinished
-from worker.turn.facts import Committed, ToolEnded
-from worker.turn.start import TurnLimits, TurnStart
+from worker.turn.batch import ToolBatch
+from worker.turn.call import Call
+from worker.turn.commands import Command, DiscardCall, Failure, HandOff, Park, Seal
+from worker.turn.compacting import Compacting
+from worker.turn.compaction import DEFAULT, Strategy
+from worker.turn.events import Begin, Decided, Died, Drain, Event, Heard, NotAnswered, Sent, Tick, ToolFinished
+from worker.turn.facts import Committed, Compacted
+from worker.turn.recurrence import Recurrence
+from worker.turn.start import CallTerms, ProviderTerms, TurnLimits, TurnStart
 from worker.turn.states import TRANSITIONS, Kind, State, kind_of
 from worker.turn.transcript import Transcript
 from worker.turn.usage import Tally
 from worker.turn.verdict import Ending
+
+_OVER = (State.READY, State.PARKED, State.SEALED, State.HANDED_OFF)
 
 
 class TurnMachine:
     """One turn in one process. Feed it every event with the time `now`; perform the commands in order.
 
     `deadline`: when the turn must have ended. `jitter` gives numbers from 0 to 1. Both times are seconds of one
-    monotonic clock. Feed a `Tick` once `deadline()` has passed. After a `Seal` or a `HandOff` nothing may be fed.
+    monotonic clock. `skipped` gives the names of providers that are better left alone right now. `strategy`: how the
+    conversation is made shorter. Feed a `Tick` once `deadline()` has passed. After a `Seal` or a `HandOff` nothing may
+    be fed.
     """
 
-    def __init__(self, start: TurnStart, limits: TurnLimits, deadline: float, jitter: Callable[[], float]) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - what a turn is told from outside, each by its name
+        self,
+        start: TurnStart,
+        limits: TurnLimits,
+        deadline: float,
+        jitter: Callable[[], float],
+        skipped: Callable[[], Collection[str]] = frozenset,
+        strategy: Strategy = DEFAULT,
+    ) -> None:
         self.state = State.READY
         self._start = start
         self._limits = limits
         self._turn_deadline = deadline
-        self._terms = CallTerms(start.provider, limits, deadline, jitter)
+        self._terms = CallTerms(start.providers, limits, deadline, jitter, skipped)
         self._transcript = Transcript(start.history, start.message, start.facts)
-        self._offered = tuple(tool.name for tool in start.tools)
+        self._recurrence = Recurrence(start.facts)
+        self._granted = set(start.progress.granted)
         completed = sum(isinstance(fact, Committed) for fact in start.facts)
         self._tally = Tally(start.progress.totals, start.progress.last_input_tokens, completed)
+        self._compacting = Compacting(
+            limits.compaction, strategy, self._transcript, self._terms, self._tally, self._compacted
+        )
         self._calls = start.progress.calls
         self._call: Call | None = None
         """The call that is waited for."""
-        self._running: set[int] = set()
-        """Indices of the tools that run."""
+        self._batch: ToolBatch | None = None
+        """The tools of the last call, while any is without a result."""
         self._draining = False
 
     def handle(self, event: Event, now: float) -> tuple[Command, ...]:
@@ -58,28 +78,34 @@ class TurnMachine:
 
     def deadline(self) -> float | None:
         """When a `Tick` is due; None where only other events can follow."""
-        if self.state in (State.READY, State.SEALED, State.HANDED_OFF):
+        if self.state in _OVER:
             return None
+        if self.state is State.COMPACTING:
+            return min(self._compacting.deadline(), self._turn_deadline)
         if self._call is None:
             return self._turn_deadline
         return min(self._call.deadline(), self._turn_deadline)
 
     def _is_current(self, event: Event) -> bool:
-        if self._call is None or not isinstance(event, Heard | NotAnswered | Died):
+        if not isinstance(event, Sent | Heard | NotAnswered | Died):
             return False
-        return self._call.listens_to(event.call, event.attempt)
+        listener = self._compacting if self.state is State.COMPACTING else self._call
+        return listener is not None and listener.listens_to(event.call, event.attempt)
 
-    def _react(self, event: Event, now: float) -> list[Command]:
+    def _react(self, event: Event, now: float) -> list[Command]:  # noqa: PLR0911 - one arm an event
         match event:
             case Begin():
                 return self._begin(now)
             case ToolFinished():
-                return self._tool_finished(event, now)
+                return self._of_the_batch(lambda batch: batch.finished(event), now)
+            case Decided(decisions):
+                return self._of_the_batch(lambda batch: batch.decided(decisions), now)
             case Drain():
-                return self._drain()
-            case Tick() if now >= self._turn_deadline:
-                abandoned = self._call.abandon("turn_deadline") if self._call is not None else []
-                return [*abandoned, self._seal(Ending("failed", None, failures.turn_deadline()))]
+                return self._drain(now)
+            case Tick() if now >= self._turn_deadline and self.state is not State.PARKED:
+                return [*self._abandon("turn_deadline"), self._fail(failures.turn_deadline())]
+            case _ if self.state is State.COMPACTING:
+                return self._compacting.handle(event, now) + self._after_compacting(now)
             case _:
                 return self._of_the_call(event, now)
 
@@ -102,65 +128,108 @@ class TurnMachine:
 
     def _settle(self, committed: Committed, now: float) -> list[Command]:
         """What follows from the last call that completed, heard just now or read in the journal."""
-        ending = verdict.ending(committed, self._offered, self._start.provider)
+        offered = tuple(tool.name for tool in self._start.tools)
+        ending = verdict.ending(committed, offered, may_nudge=self._may_nudge())
         if ending is not None:
             return [self._seal(ending)]
         if now >= self._turn_deadline:
-            return [self._seal(Ending("failed", None, failures.turn_deadline()))]
-        commands: list[Command] = []
-        runnable = []
-        for index, tool_call in enumerate(committed.tool_calls):
-            if index in self._transcript.ended:
-                continue
-            refusal = verdict.refusal_to_run(tool_call, self._offered)
-            if refusal is None and index in self._transcript.started and tool_call.name not in self._start.retry_safe:
-                refusal = verdict.OUTCOME_UNKNOWN
-            if refusal is None:
-                runnable.append((index, tool_call))
-            else:
-                commands.append(self._record(committed, index, refusal.result, refusal.failure))
-        if not runnable:
-            return commands + self._next_call(now)
-        self._running = {index for index, _ in runnable}
-        self.state = State.RUNNING_TOOLS
-        return [*commands, RunTools(committed.call, tuple(runnable), committed.attempt)]
+            return [self._fail(failures.turn_deadline())]
+        if verdict.is_empty(committed) or verdict.is_paused(committed):
+            return self._next_call(now)
+        self._batch = ToolBatch(committed, self._start, self._granted, self._transcript, self._recurrence)
+        commands = self._batch.begin()
+        if self._batch.repeated is not None:
+            return [self._fail(failures.tool_loop(self._batch.repeated.name))]
+        return commands + self._after_tools(now)
+
+    def _may_nudge(self) -> bool:
+        limits = self._limits
+        most = limits.empty_nudges_after_tools if self._transcript.has_run_tools else limits.empty_nudges
+        return self._transcript.empties <= most
+
+    def _after_tools(self, now: float) -> list[Command]:
+        batch = self._batch
+        assert batch is not None, "the table lets no such event in while there is no batch"
+        if batch.running:
+            self.state = State.RUNNING_TOOLS
+            return []
+        if batch.waiting:
+            self.state = State.PARKED
+            return [Park()]
+        self._batch = None
+        return self._next_call(now)
 
     def _next_call(self, now: float) -> list[Command]:
-        last, progress = self._transcript.last, self._start.progress
-        number = last.call + 1 if last is not None else 1
-        is_new = number > progress.call
+        number, is_new = self._next_number()
         if now >= self._turn_deadline:
-            return [self._seal(Ending("failed", None, failures.turn_deadline()))]
+            return [self._fail(failures.turn_deadline())]
         if is_new and self._calls >= self._limits.max_calls:
-            return [self._seal(Ending("failed", None, failures.max_calls(self._limits.max_calls)))]
+            return [self._fail(failures.max_calls(self._limits.max_calls))]
         if self._draining and self._limits.on_drain == "handoff":
             return self._hand_off()
-        self._call = Call(number, self._request(), self._terms, self._tally, draining=self._draining)
-        self.state = State.CALLING
-        if not is_new:  # a driver that came before had opened it; its attempts and resumes are not forgotten
-            return self._call.open(progress.attempt + 1, progress.resumes_spent, now)
-        self._calls += 1
-        return self._call.open(1, 0, now)
+        if not is_new:  # reissued, so unchanged
+            return self._open(now)
+        commands = self._compacting.begin(number, self._preferred(), now, forced=False)
+        return commands + self._after_compacting(now)
 
-    def _request(self) -> Request:
+    def _next_number(self) -> tuple[int, bool]:
+        last = self._transcript.last
+        number = last.call + 1 if last is not None else 1
+        return number, number > self._start.progress.call and (self._call is None or self._call.number < number)
+
+    def _compacted(self, fact: Compacted) -> None:
+        self._transcript.add(fact)
+        self._recurrence.add(fact)
+
+    def _after_compacting(self, now: float) -> list[Command]:
+        if not self._compacting.is_over:
+            self.state = State.COMPACTING
+            return []
+        overflow = self._call.overflow if self._call is not None else None
+        if overflow is not None and not self._compacting.helped:
+            return [self._fail(failures.still_too_long(overflow))]
+        return self._open(now)
+
+    def _preferred(self) -> str:
+        return "" if self._transcript.last is None else self._transcript.last.provider
+
+    def _open(self, now: float) -> list[Command]:
+        number, is_new = self._next_number()
+        progress, before = self._start.progress, self._call
+        self._call = Call(number, self._request, self._terms, self._tally, draining=self._draining)
+        if is_new:
+            self._calls += 1
+            attempt, spent, streamed = 0, 0, False
+        elif before is not None:  # the provider said that it was too long: the same call once more, made shorter
+            attempt, spent, streamed = before.attempts, before.resumes_spent, False
+        else:  # a driver that came before had opened it; its attempts and resumes are not forgotten
+            attempt, spent, streamed = progress.attempt, progress.resumes_spent, progress.streamed
+        commands = self._call.open(attempt + 1, spent, now, streamed=streamed, preferred=self._preferred())
+        self.state = self._call.state
+        return commands
+
+    def _request(self, provider: ProviderTerms) -> Request:
         start = self._start
         return Request(
-            model=start.model,
-            messages=self._transcript.messages(),
+            model=provider.model,
+            messages=self._transcript.messages(provider.name),
             instructions=start.instructions,
             tools=start.tools,
             max_tokens=start.max_tokens,
             temperature=start.temperature,
-            extra_body=start.extra_body,
+            extra_body=provider.extra_body,
         )
 
     # The call, the tools, the process.
 
     def _of_the_call(self, event: Event, now: float) -> list[Command]:
         call = self._call
-        if call is None:
+        if call is None or self.state is State.PARKED:
             return []  # a look at the clock while tools run: the watchdog ended with its call
         match event:
+            case Sent():
+                call.sent(now)
+                return []
             case Heard():
                 commands = call.hear(event.event, now)
             case NotAnswered():
@@ -175,37 +244,46 @@ class TurnMachine:
         self.state = call.state
         if call.ending is not None:
             return [self._seal(call.ending)]
+        if call.overflow is not None:
+            if not self._compacting.may_force(call.number):
+                return [self._fail(failures.still_too_long(call.overflow))]
+            commands = self._compacting.begin(call.number, self._preferred(), now, forced=True)
+            return commands + self._after_compacting(now)
         if call.committed is None:
             return []
         self._call = None
         self._transcript.add(call.committed)
+        self._recurrence.add(call.committed)
         return self._settle(call.committed, now)
 
-    def _tool_finished(self, finished: ToolFinished, now: float) -> list[Command]:
-        last = self._transcript.last
-        if last is None or finished.call != last.call or finished.index not in self._running:
-            raise LocalProtocolError(f"tool {finished.index} of call {finished.call} does not run")
-        self._running.discard(finished.index)
-        record = self._record(last, finished.index, finished.result, finished.failure)
-        return [record] if self._running else [record, *self._next_call(now)]
+    def _of_the_batch(self, take: Callable[[ToolBatch], list[Command]], now: float) -> list[Command]:
+        if self._batch is None:
+            raise LocalProtocolError("no tool of this turn runs or waits")
+        return take(self._batch) + self._after_tools(now)
 
-    def _record(self, committed: Committed, index: int, result: str, failure: str | None) -> RecordToolResult:
-        self._transcript.add(ToolEnded(committed.call, index, result, failure))
-        return RecordToolResult(committed.call, index, committed.tool_calls[index], result, failure, committed.attempt)
-
-    def _drain(self) -> list[Command]:
+    def _drain(self, now: float) -> list[Command]:
         self._draining = True
         if self._limits.on_drain == "handoff":
-            return [] if self.state is State.RUNNING_TOOLS else self._hand_off()
+            return [] if self._batch is not None else self._hand_off()
+        if self.state is State.COMPACTING:
+            return self._compacting.drain() + self._after_compacting(now)
         if self._call is None:
             return []
         commands = self._call.drain()
         return commands + ([self._seal(self._call.ending)] if self._call.ending is not None else [])
 
     def _hand_off(self) -> list[Command]:
-        commands = self._call.hand_off() if self._call is not None else []
+        commands = self._compacting.abandon()
+        commands += self._call.hand_off() if self._call is not None else []
         self.state = State.HANDED_OFF
         return [*commands, HandOff()]
+
+    def _abandon(self, reason: str) -> list[Command]:
+        commands = self._compacting.abandon()
+        return commands + (self._call.abandon(reason) if self._call is not None else [])
+
+    def _fail(self, failure: Failure) -> Seal:
+        return self._seal(Ending("failed", None, failure))
 
     def _seal(self, ending: Ending) -> Seal:
         self.state = State.SEALED

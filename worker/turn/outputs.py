@@ -7,8 +7,11 @@ The boundary comes after the call's text, usage after both, and nothing after th
 """
 
 from worker.codecs.events import ToolCall, Usage
+from worker.output.approvals import OPTIONS
 from worker.output.events import (
+    ApprovalRequestOutput,
     CallCompletedOutput,
+    CompactionOutput,
     ErrorOutput,
     Output,
     TextOutput,
@@ -19,7 +22,10 @@ from worker.output.events import (
     TurnCompletedOutput,
     UsageOutput,
 )
-from worker.turn.commands import CommitCall, DiscardCall, RecordToolResult, Seal, UsageTotals
+from worker.turn.commands import AskApproval, CommitCall, DiscardCall, RecordCompaction, RecordToolResult, Seal, Timing
+from worker.turn.usage import UsageTotals
+
+_NO_TIMING = Timing()
 
 
 def of_commit(command: CommitCall) -> tuple[Output, ...]:
@@ -32,7 +38,7 @@ def of_commit(command: CommitCall) -> tuple[Output, ...]:
     if command.thinking:
         outputs.append(ThinkingOutput(call=call, attempt=attempt, text=command.thinking))
     if command.usage is not None or command.totals.discarded_resume_attempts is not None:
-        outputs.append(_usage(command.usage or Usage(), command.totals, call, attempt))
+        outputs.append(_usage(command.usage or Usage(), command.totals, call, attempt, command.timing))
     return tuple(outputs)
 
 
@@ -45,6 +51,36 @@ def of_discard(command: DiscardCall) -> tuple[Output, ...]:
             reason=command.reason,
             discarded_bytes=command.streamed_bytes,
         ),
+    )
+
+
+def of_compaction(command: RecordCompaction) -> tuple[Output, ...]:
+    """The conversation was made shorter, and what it cost to sum it up."""
+    fact = command.fact
+    told = CompactionOutput(
+        messages_before=fact.messages_before,
+        messages_after=fact.messages_after,
+        results_cleared=fact.results_cleared,
+        summarised=fact.summary is not None,
+        forced=fact.forced,
+        failure=command.failure.code if command.failure else None,
+    )
+    if command.usage is None:
+        return (told,)
+    return (told, _usage(command.usage, command.totals, 0, 0).model_copy(update={"purpose": "compaction"}))
+
+
+def of_ask(command: AskApproval, approval: str, requester: str | None) -> ApprovalRequestOutput:
+    """A person is asked. `approval`: its id; `requester`: who alone may decide. The store fills in the expiry."""
+    return ApprovalRequestOutput(
+        call=command.call,
+        attempt=command.attempt,
+        approval=approval,
+        tool_call_id=command.tool_call.id,
+        name=command.tool_call.name,
+        arguments=command.tool_call.arguments,
+        options=OPTIONS,
+        requester=requester,
     )
 
 
@@ -93,7 +129,7 @@ def of_seal(command: Seal, correlation_id: str) -> tuple[Output, ...]:
     return tuple(outputs)
 
 
-def _usage(usage: Usage, totals: UsageTotals, call: int, attempt: int) -> UsageOutput:
+def _usage(usage: Usage, totals: UsageTotals, call: int, attempt: int, timing: Timing = _NO_TIMING) -> UsageOutput:
     return UsageOutput(
         call=call,
         attempt=attempt,
@@ -102,6 +138,13 @@ def _usage(usage: Usage, totals: UsageTotals, call: int, attempt: int) -> UsageO
         total_tokens=usage.total_tokens,
         cached_input_tokens=usage.cached_input_tokens,
         reasoning_tokens=usage.reasoning_tokens,
+        cache_write_input_tokens=usage.cache_write_input_tokens,
+        first_delta_ms=_ms(timing.first_delta_s),
+        surviving_first_delta_ms=_ms(timing.surviving_first_delta_s),
         discarded_resume_attempts=totals.discarded_resume_attempts,
         discarded_resume_estimated_input_tokens=totals.discarded_resume_estimated_input_tokens,
     )
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)

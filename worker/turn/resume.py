@@ -13,6 +13,26 @@ it is longer.
 """
 
 _SPREAD = 0.25
+_THE_PROVIDERS = frozenset(
+    {
+        "stall",
+        "inter_delta",
+        "prefill",
+        "progress",
+        "reasoning",
+        "timeout",
+        "reset",
+        "end_of_stream",
+        "provider_error",
+        "protocol",
+        "not_answered",
+    }
+)
+
+
+def is_the_providers(reason: str) -> bool:
+    """Whether a discard for this reason is a death of the provider, not something that we did or that it refused."""
+    return reason in _THE_PROVIDERS
 
 
 def is_last_attempt(budget: int, spent: int) -> bool:

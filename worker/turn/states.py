@@ -3,9 +3,11 @@
 What belongs here: the table. What must not be known here: what a transition does (that is the machine's).
 
     READY ── begin ──> CALLING ── first content ──> STREAMING ── completed ──> RUNNING_TOOLS ── all ended ──> CALLING
-                        │   ^                        │      └──────────────────────────────> SEALED
-                        │   └──── WAITING <── died ──┤
-                        └───────────┴── drain ───────┴──> HANDED_OFF
+                        │   ^                        │      │                     │    ^
+                        │   └──── WAITING <── died ──┤      └──> SEALED           v    │ decided
+                        └───────────┴── drain ───────┴──> HANDED_OFF             PARKED
+
+    COMPACTING comes before CALLING when the conversation has to be summed up first: a call beside the turn runs.
 
 A pair that is not in the table is a bug of whoever sent the event: `LocalProtocolError`, and nothing changes.
 """
@@ -13,7 +15,7 @@ A pair that is not in the table is a bug of whoever sent the event: `LocalProtoc
 from enum import Enum
 
 from worker.codecs.events import SUBSTANTIVE, Completed, Failed
-from worker.turn.events import Begin, Died, Drain, Event, Heard, NotAnswered, Tick, ToolFinished
+from worker.turn.events import Begin, Decided, Died, Drain, Event, Heard, NotAnswered, Sent, Tick, ToolFinished
 
 
 class State(Enum):
@@ -29,6 +31,10 @@ class State(Enum):
     """Between two tries."""
     RUNNING_TOOLS = "running_tools"
     """The call completed; its tools run."""
+    PARKED = "parked"
+    """Nothing runs; a person must decide. This process is done with it, unless somebody has decided just now."""
+    COMPACTING = "compacting"
+    """A call beside the turn sums the conversation up."""
     SEALED = "sealed"
     """The turn has ended."""
     HANDED_OFF = "handed_off"
@@ -39,6 +45,7 @@ class Kind(Enum):
     """What an event is to the state it meets."""
 
     BEGIN = "begin"
+    SENT = "sent"
     KEEPALIVE = "keepalive"
     CONTENT = "content"
     COMPLETED = "completed"
@@ -48,15 +55,18 @@ class Kind(Enum):
     STALE = "stale"
     """It tells of an attempt that is no longer listened to."""
     TOOL_FINISHED = "tool_finished"
+    DECIDED = "decided"
     TICK = "tick"
     DRAIN = "drain"
 
 
 _KINDS: dict[type[Event], Kind] = {
     Begin: Kind.BEGIN,
+    Sent: Kind.SENT,
     NotAnswered: Kind.NOT_ANSWERED,
     Died: Kind.DIED,
     ToolFinished: Kind.TOOL_FINISHED,
+    Decided: Kind.DECIDED,
     Tick: Kind.TICK,
     Drain: Kind.DRAIN,
 }
@@ -64,7 +74,7 @@ _KINDS: dict[type[Event], Kind] = {
 
 def kind_of(event: Event, *, is_current: bool) -> Kind:
     """`is_current`: a stream's event belongs to the attempt that is listened to."""
-    if isinstance(event, Heard | NotAnswered | Died) and not is_current:
+    if isinstance(event, Sent | Heard | NotAnswered | Died) and not is_current:
         return Kind.STALE
     if not isinstance(event, Heard):
         return _KINDS[type(event)]
@@ -75,15 +85,18 @@ def kind_of(event: Event, *, is_current: bool) -> Kind:
     return Kind.CONTENT if isinstance(event.event, SUBSTANTIVE) else Kind.KEEPALIVE
 
 
-_AFTER_A_DEATH = frozenset({State.CALLING, State.WAITING, State.SEALED})
-_AFTER_A_CALL = frozenset({State.CALLING, State.RUNNING_TOOLS, State.SEALED})
+_NEXT_CALL = frozenset({State.CALLING, State.COMPACTING, State.SEALED, State.HANDED_OFF})
+_AFTER_A_DEATH = frozenset({State.CALLING, State.WAITING, State.COMPACTING, State.SEALED})
+_AFTER_A_CALL = _NEXT_CALL | {State.RUNNING_TOOLS, State.PARKED}
+_COMPACTED = _NEXT_CALL
 
 TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
     State.READY: {
-        Kind.BEGIN: frozenset({State.CALLING, State.RUNNING_TOOLS, State.SEALED}),
+        Kind.BEGIN: _AFTER_A_CALL,
         Kind.DRAIN: frozenset({State.READY, State.HANDED_OFF}),
     },
     State.CALLING: {
+        Kind.SENT: frozenset({State.CALLING}),
         Kind.KEEPALIVE: frozenset({State.CALLING}),
         Kind.CONTENT: frozenset({State.STREAMING}),
         Kind.COMPLETED: _AFTER_A_CALL,
@@ -110,10 +123,28 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.DRAIN: frozenset({State.HANDED_OFF, State.SEALED}),
     },
     State.RUNNING_TOOLS: {
-        Kind.TOOL_FINISHED: frozenset({State.RUNNING_TOOLS, State.CALLING, State.SEALED, State.HANDED_OFF}),
+        Kind.TOOL_FINISHED: _AFTER_A_CALL,
         Kind.STALE: frozenset({State.RUNNING_TOOLS}),
         Kind.TICK: frozenset({State.RUNNING_TOOLS, State.SEALED}),
         Kind.DRAIN: frozenset({State.RUNNING_TOOLS}),
+    },
+    State.PARKED: {
+        Kind.DECIDED: _AFTER_A_CALL,
+        Kind.STALE: frozenset({State.PARKED}),
+        Kind.TICK: frozenset({State.PARKED}),
+        Kind.DRAIN: frozenset({State.PARKED}),
+    },
+    State.COMPACTING: {
+        Kind.SENT: frozenset({State.COMPACTING}),
+        Kind.KEEPALIVE: frozenset({State.COMPACTING}),
+        Kind.CONTENT: frozenset({State.COMPACTING}),
+        Kind.COMPLETED: _COMPACTED,
+        Kind.FAILED: _COMPACTED,
+        Kind.NOT_ANSWERED: _COMPACTED,
+        Kind.DIED: _COMPACTED,
+        Kind.STALE: frozenset({State.COMPACTING}),
+        Kind.TICK: _COMPACTED,
+        Kind.DRAIN: _COMPACTED,
     },
     State.SEALED: {},
     State.HANDED_OFF: {},

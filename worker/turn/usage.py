@@ -4,10 +4,26 @@ What belongs here: adding what was reported. What must not be known here: messag
 their length.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from worker.codecs.events import Usage
-from worker.turn.commands import UsageTotals
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotals:
+    """Tokens of a turn's completed calls, and what its resumes cost. None: a call did not report it."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cache_write_input_tokens: int | None = None
+    discarded_resume_attempts: int | None = None
+    discarded_resume_estimated_input_tokens: int | None = None
+
+
+NO_USAGE = UsageTotals()
 
 
 class Tally:
@@ -22,7 +38,7 @@ class Tally:
     def __init__(self, totals: UsageTotals, last_input_tokens: int | None, completed_calls: int = 0) -> None:
         self.totals = totals
         self._completed_calls = completed_calls
-        self._last_input_tokens = last_input_tokens
+        self.last_input_tokens = last_input_tokens
 
     def completed(self, usage: Usage | None) -> None:
         """A call completed."""
@@ -34,10 +50,11 @@ class Tally:
             total_tokens=self._all(totals.total_tokens, usage.total_tokens),
             cached_input_tokens=self._all(totals.cached_input_tokens, usage.cached_input_tokens),
             reasoning_tokens=self._all(totals.reasoning_tokens, usage.reasoning_tokens),
+            cache_write_input_tokens=self._all(totals.cache_write_input_tokens, usage.cache_write_input_tokens),
         )
         self._completed_calls += 1
         if usage.input_tokens is not None:
-            self._last_input_tokens = usage.input_tokens
+            self.last_input_tokens = usage.input_tokens
 
     def discarded(self) -> None:
         """An attempt was discarded, and another one will follow, here or elsewhere."""
@@ -46,7 +63,7 @@ class Tally:
             totals,
             discarded_resume_attempts=_sum(totals.discarded_resume_attempts, 1),
             discarded_resume_estimated_input_tokens=_sum(
-                totals.discarded_resume_estimated_input_tokens, self._last_input_tokens
+                totals.discarded_resume_estimated_input_tokens, self.last_input_tokens
             ),
         )
 

@@ -13,6 +13,8 @@ from worker.turn.commands import Failure
 from worker.turn.facts import Committed
 
 REFUSAL = "refusal"
+PAUSED = "pause_turn"
+"""Anthropic's word, while it runs tools of its own. No other wire format has one."""
 _CUT_OFF = ("length", "content_filter")
 
 
@@ -33,6 +35,18 @@ class ToolRefusal:
     failure: str
 
 
+NOT_APPROVED = ToolRefusal(
+    "Error: a person was asked whether this tool call may run, and said no. Do not call it again in this form.",
+    "not_approved",
+)
+NOBODY_DECIDED = ToolRefusal(
+    "Error: a person was asked whether this tool call may run, and nobody answered in time. It was not run.",
+    "approval_expired",
+)
+NOT_WHAT_WAS_SHOWN = ToolRefusal(
+    "Error: the arguments are not those that a person approved, so nothing was run.",
+    "approval_mismatch",
+)
 OUTCOME_UNKNOWN = ToolRefusal(
     "Error: this tool call was interrupted and its outcome is unknown. It may have taken effect: find out before you "
     "call it again.",
@@ -45,19 +59,40 @@ def finish_reason(completed: Completed) -> str | None:
 
     Some wire formats tell a refusal by a field beside the finish reason; the journal keeps one word.
     """
-    if completed.refusal and completed.finish_reason not in _CUT_OFF:
+    if completed.refusal and completed.finish_reason != "content_filter":
         return REFUSAL
     return completed.finish_reason
 
 
-def ending(committed: Committed, offered: tuple[str, ...], provider: str) -> Ending | None:
-    """How the turn ends with this call, or None when it goes on with tools. `offered`: names of the tools offered."""
+def is_paused(committed: Committed) -> bool:
+    """Whether the provider has stopped in the middle of its own work and goes on when it gets its answer back."""
+    return committed.finish_reason == PAUSED and committed.echo is not None and not committed.tool_calls
+
+
+def is_empty(committed: Committed) -> bool:
+    """Whether the call answered nothing at all: no text, and no tool call that could be run.
+
+    A model that spent its tokens on thinking ends so too, by `length`; what a filter or the model itself refused does
+    not count.
+    """
+    if committed.finish_reason in ("content_filter", REFUSAL) or committed.text.strip() or is_paused(committed):
+        return False
+    return committed.finish_reason == "length" or not committed.tool_calls
+
+
+def ending(committed: Committed, offered: tuple[str, ...], *, may_nudge: bool) -> Ending | None:
+    """How the turn ends with this call, or None when it goes on: with tools, or by asking for (the rest of) an answer.
+
+    `offered`: names of the tools offered. `may_nudge`: an empty answer may be asked for again.
+    """
+    if is_paused(committed) or (may_nudge and is_empty(committed)):
+        return None
     if committed.finish_reason in (*_CUT_OFF, REFUSAL):
         return Ending("incomplete", committed.finish_reason)
     if committed.tool_calls:
         return None if offered else Ending("failed", None, failures.unknown_tool(committed.tool_calls[0].name))
-    if not committed.text.strip():
-        return Ending("failed", None, failures.empty_answer(provider, committed.finish_reason))
+    if is_empty(committed):
+        return Ending("failed", None, failures.empty_answer(committed.provider, committed.finish_reason))
     return Ending("completed")
 
 

@@ -5,6 +5,7 @@ What belongs here: the deadlines that guard one attempt. What must not be known 
     liveness   since any event            prefill_s until the first substantive event, then inter_delta_s
     progress   since a substantive event  the larger of prefill_s and progress_s until the first one, then progress_s
     stall      since a substantive event  stall_s, once this attempt has sent one; 0: off
+    reasoning  since it began to think    reasoning_s, until text or a tool call comes; 0: off
 
 A provider that is silent altogether meets liveness first; one that only sends keepalives meets progress; one that
 stops in mid-sentence meets stall. With the defaults (1800, 600, 1200 and 45 s) that is after 1800 s, 1800 s and 45 s.
@@ -13,7 +14,7 @@ stops in mid-sentence meets stall. With the defaults (1800, 600, 1200 and 45 s) 
 from dataclasses import dataclass
 from typing import Literal
 
-Budget = Literal["stall", "inter_delta", "prefill", "progress"]
+Budget = Literal["stall", "inter_delta", "prefill", "progress", "reasoning"]
 """The budget that was in force when the silence grew too long."""
 
 
@@ -25,6 +26,7 @@ class WatchdogLimits:
     inter_delta_s: float
     progress_s: float
     stall_s: float
+    reasoning_s: float = 0
 
     def seconds(self, budget: Budget) -> float:
         """The length of a budget."""
@@ -33,6 +35,7 @@ class WatchdogLimits:
             "inter_delta": self.inter_delta_s,
             "prefill": self.prefill_s,
             "progress": self.progress_s,
+            "reasoning": self.reasoning_s,
         }
         return lengths[budget]
 
@@ -52,13 +55,20 @@ class Watchdog:
         self._heard_at = now
         self._progress_at = now
         self._flows = False
+        self._thinks_since: float | None = None
 
-    def heard(self, *, substantive: bool, now: float) -> None:
-        """The stream said something. Keepalives re-arm liveness alone and never promote."""
+    def lives(self, now: float) -> None:
+        """The stream said something without content. It re-arms liveness alone and never promotes."""
         self._heard_at = now
-        if substantive:
-            self._progress_at = now
-            self.streamed = self._flows = True
+
+    def progressed(self, now: float, *, thinks: bool) -> None:
+        """Content came. `thinks`: it was reasoning, which is progress but no answer."""
+        self._heard_at = self._progress_at = now
+        self.streamed = self._flows = True
+        if not thinks:
+            self._thinks_since = None
+        elif self._thinks_since is None:
+            self._thinks_since = now
 
     def deadline(self) -> float:
         """When the attempt is dead unless something is heard."""
@@ -73,6 +83,8 @@ class Watchdog:
         deadlines = [self._liveness(), self._progress()]
         if self._flows and self._detects_stalls:
             deadlines.append((self._progress_at + self._limits.stall_s, "stall"))
+        if self._thinks_since is not None and self._limits.reasoning_s > 0:
+            deadlines.append((self._thinks_since + self._limits.reasoning_s, "reasoning"))
         return deadlines
 
     def _liveness(self) -> tuple[float, Budget]:

@@ -1,0 +1,147 @@
+"""A turn that may ask more than one provider."""
+
+from dataclasses import replace
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from tests.support.playbook import Playbook
+from tests.support.turns import BACKUP, MAIN, completed, dropped, machine, opened, play, reopened, text, tool_call
+from worker.codecs.events import Completed
+from worker.codecs.messages import AssistantMessage, Echo
+from worker.turn.asking import whom_to_ask
+from worker.turn.commands import Failure, Seal
+from worker.turn.events import Begin, Died, Heard, NotAnswered, Tick, ToolFinished
+from worker.turn.states import State
+
+TWO = (MAIN, BACKUP)
+
+
+def begun(**changes: Any) -> Playbook:
+    scene = play(providers=TWO, **changes).given(Begin())
+    scene.take()
+    return scene
+
+
+def busy(attempt: int) -> NotAnswered:
+    return NotAnswered(1, attempt, 503, True, "overloaded", "Busy.")
+
+
+@pytest.mark.requirement("turn:trap-t15:other-provider")
+def test_the_first_attempt_goes_to_the_agents_provider_and_a_resume_to_its_fallback() -> None:
+    scene = play(providers=TWO)
+    scene.given(Begin()).expect(opened(1, 1, 0, is_new_call=True, provider="main"))
+    scene.given(text(1, 1, "The tide is hig")).expect(ANY)
+    scene.at(45).given(Tick()).expect(ANY, ANY, ANY, opened(1, 2, 1, is_new_call=False, provider="backup"))
+    assert scene.commands[-1].request.model == "other"
+    scene.given(text(1, 2, "The tide is low.")).expect(ANY)
+    scene.given(completed(1, 2)).expect(ANY, Seal("completed", None, None, ANY))
+
+
+@pytest.mark.requirement("turn:trap-t15:other-provider")
+def test_a_fallback_that_dies_too_gives_back_to_the_first() -> None:
+    scene = begun()
+    scene.given(Died(1, 1, "reset", "")).expect(ANY, ANY, ANY, opened(1, 2, 1, is_new_call=False, provider="backup"))
+    scene.given(Died(1, 2, "reset", "")).expect(
+        ANY,
+        dropped(1, 2, "reset", 0, ANY, resumes_spent=2, provider="backup"),
+        ANY,
+        opened(1, 3, 2, is_new_call=False, provider="main"),
+    )
+
+
+@pytest.mark.requirement("turn:trap-t15:jitter")
+def test_the_wait_before_the_other_provider_is_spread_by_chance() -> None:
+    for chance, wait in ((0.0, 0.75), (1.0, 1.25)):
+        turn = machine(providers=TWO, resume_backoff_s=1, jitter=lambda: chance)  # noqa: B023 - used at once
+        turn.handle(Begin(), 0)
+        turn.handle(Died(1, 1, "reset", ""), 0)
+        assert (turn.state, turn.deadline()) == (State.WAITING, wait)
+
+
+@pytest.mark.requirement("turn:fallback:keeps-to-who-answered")
+def test_the_next_call_goes_on_with_the_provider_that_answered() -> None:
+    scene = begun()
+    scene.given(Died(1, 1, "reset", "")).take()
+    scene.given(completed(1, 2, "tool_calls", tool_call())).expect(ANY, ANY)
+    scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, opened(2, 1, 0, is_new_call=True, provider="backup"))
+
+
+@pytest.mark.requirement("turn:fallback:unreachable")
+def test_a_provider_that_gives_no_answer_is_left_for_the_fallback_once_its_retries_are_spent() -> None:
+    scene = begun(transport_retries=1)
+    scene.given(busy(1)).expect()
+    scene.at(1).given(Tick()).expect(reopened(1, 1))
+    scene.given(busy(1)).expect(
+        ANY,
+        dropped(1, 1, "not_answered", 0, ANY, resumes_spent=1),
+        ANY,
+        opened(1, 2, 1, is_new_call=False, provider="backup"),
+    )
+
+
+@pytest.mark.requirement("turn:fallback:unreachable")
+def test_without_a_budget_for_resumes_no_other_provider_is_asked() -> None:
+    scene = begun(transport_retries=0, resume_budget=0)
+    failure = Failure("provider_failure", "overloaded", ANY)
+    scene.given(busy(1)).expect(ANY, ANY, Seal("failed", None, failure, ANY))
+
+
+@pytest.mark.requirement("turn:fallback:refused")
+def test_a_request_that_is_refused_is_not_sent_to_anybody_else() -> None:
+    scene = begun()
+    refused = NotAnswered(1, 1, 401, False, "unauthorized", "No.")
+    scene.given(refused).expect(ANY, ANY, Seal("failed", None, Failure("provider_failure", "unauthorized", "No."), ANY))
+
+
+@pytest.mark.requirement("turn:fallback:begins-anew")
+def test_the_other_provider_gets_its_own_whole_prefill_budget_whatever_the_dead_one_had_streamed() -> None:
+    other = replace(BACKUP, watchdog=replace(BACKUP.watchdog, prefill_s=900))
+    scene = play(providers=(MAIN, other)).given(Begin())
+    scene.take()
+    scene.given(text(1, 1, "The")).take()
+    scene.given(Died(1, 1, "reset", "")).take()
+    assert scene.machine.deadline() == 900
+    alone = play().given(Begin())
+    alone.take()
+    alone.given(text(1, 1, "The")).take()
+    alone.given(Died(1, 1, "reset", "")).take()
+    assert alone.machine.deadline() == 600
+
+
+@pytest.mark.requirement("turn:fallback:skipped")
+def test_a_provider_that_is_left_alone_is_not_asked_unless_nobody_else_is_left() -> None:
+    play(providers=TWO, skipped={"main"}).given(Begin()).expect(opened(1, 1, 0, is_new_call=True, provider="backup"))
+    play(skipped={"main"}).given(Begin()).expect(opened(1, 1, 0, is_new_call=True, provider="main"))
+    play(providers=TWO, skipped={"main", "backup"}).given(Begin()).expect(opened(1, 1, 0, is_new_call=True))
+
+
+@pytest.mark.requirement("turn:fallback:skipped")
+def test_whom_to_ask() -> None:
+    three = (MAIN, BACKUP, replace(MAIN, name="last"))
+
+    def asked(*skipped: str, **more: str) -> str:
+        return whom_to_ask(three, skipped, **more).name
+
+    assert asked() == "main"
+    assert asked(preferred="last") == "last"
+    assert asked("last", preferred="last") == "main"
+    assert asked(died="main") == "backup"
+    assert asked("backup", died="main") == "last"
+    assert asked(died="last") == "main"
+    assert asked("backup", "last", died="main") == "main"
+    assert asked("main", "backup", "last", died="main") == "backup"
+    assert asked(preferred="gone", died="") == "main"
+
+
+@pytest.mark.requirement("turn:echo:only-to-its-provider")
+def test_what_a_provider_wants_back_goes_to_nobody_else() -> None:
+    items: tuple[dict[str, object], ...] = ({"type": "thinking", "signature": "x"},)
+    said = Completed("tool_calls", (tool_call(),), None, echo=items)
+    scene = begun()
+    scene.given(Heard(1, 1, said)).expect(ANY, ANY)
+    scene.given(ToolFinished(1, 0, "12:00")).expect(ANY, opened(2, 1, 0, is_new_call=True))
+    assert scene.commands[-1].request.messages[1] == AssistantMessage("", (tool_call(),), Echo("main", "chat", items))
+    scene.given(Died(2, 1, "reset", "")).expect(ANY, ANY, ANY, opened(2, 2, 1, is_new_call=False, provider="backup"))
+    assert scene.commands[-1].request.messages[1] == AssistantMessage("", (tool_call(),))

@@ -1,0 +1,58 @@
+"""When the first content came, and when a request really went out."""
+
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from tests.support.playbook import Playbook
+from tests.support.turns import completed, play, text
+from worker.codecs.events import Keepalive, ReasoningDelta, Usage
+from worker.output.events import UsageOutput
+from worker.turn import outputs
+from worker.turn.commands import Timing
+from worker.turn.events import Begin, Heard, Sent, Tick
+
+
+def begun(**changes: Any) -> Playbook:
+    scene = play(**changes).given(Begin())
+    scene.take()
+    return scene
+
+
+@pytest.mark.requirement("turn:trap-t9:first-and-surviving")
+def test_the_time_to_the_first_content_is_told_for_the_call_and_for_the_attempt_that_survived() -> None:
+    scene = begun().ignores(Sent(1, 1))
+    scene.at(2).given(text(1, 1, "The ti")).take()
+    scene.at(47).given(Tick()).take()
+    scene.ignores(Sent(1, 2))
+    scene.at(50).ignores(Heard(1, 2, Keepalive()))
+    scene.at(52).given(Heard(1, 2, ReasoningDelta("Hm."))).take()
+    scene.at(60).given(text(1, 2, "The tide is low.")).take()
+    commit = scene.given(completed(1, 2, usage=Usage(7, 3))).take()[0]
+    assert commit.timing == Timing(first_delta_s=2, surviving_first_delta_s=5)
+    usage = next(output for output in outputs.of_commit(commit) if isinstance(output, UsageOutput))
+    assert (usage.first_delta_ms, usage.surviving_first_delta_ms) == (2000, 5000)
+
+
+@pytest.mark.requirement("turn:trap-t9:first-and-surviving")
+def test_a_call_without_content_has_no_such_times() -> None:
+    commit = begun(empty_nudges=0).given(completed(1, 1)).take()[0]
+    assert commit.timing == Timing(None, None)
+
+
+@pytest.mark.requirement("turn:watchdog:begins-when-sent")
+def test_the_silence_of_a_request_begins_when_it_goes_out() -> None:
+    scene = begun()
+    assert scene.machine.deadline() == 1800
+    scene.at(500).ignores(Sent(1, 1))
+    assert scene.machine.deadline() == 2300
+    scene.at(1800).ignores(Tick())
+
+
+@pytest.mark.requirement("turn:watchdog:begins-when-sent")
+def test_that_a_request_of_an_attempt_that_is_over_went_out_changes_nothing() -> None:
+    scene = begun()
+    scene.at(1800).given(Tick()).expect(ANY, ANY, ANY, ANY)
+    scene.at(1900).ignores(Sent(1, 1))
+    assert scene.machine.deadline() == 3600
