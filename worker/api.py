@@ -1,6 +1,7 @@
-"""The command port of the worker: how everything outside asks for a turn.
+"""The command port of the worker: how everything outside asks for a turn, and answers what a turn asks.
 
-What belongs here: checking what was asked, and the durable inbox first. What must not be known here: channels, Celery.
+What belongs here: checking what was said, and durable before anyone is told. What must not be known here: channels,
+Celery.
 """
 
 import re
@@ -10,10 +11,12 @@ from time import monotonic
 import redis.asyncio
 
 from worker import ids
-from worker.errors import ConfigurationError, StoreUnavailable
+from worker.errors import ConfigurationError, LastwordError, StoreUnavailable
 from worker.observability import warn
+from worker.output.approvals import REFUSALS, Refusal
 from worker.settings import WorkerSettings
-from worker.store import inbox
+from worker.store import approvals, inbox
+from worker.store.approvals import PendingApproval, Resolution
 from worker.store.inbox import Submitted
 from worker.store.repeat import UNANSWERED, until_answered
 
@@ -21,7 +24,18 @@ MAX_PROMPT_BYTES = 1_000_000
 MAX_LABELS = 32
 MAX_LABEL_CHARACTERS = 200
 MAX_KEY_CHARACTERS = 200
+MAX_PERSON_CHARACTERS = 200
 _LABEL = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+
+_OPTION = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+class ApprovalRefused(LastwordError):
+    """An answer to an approval request does not count. `code`: which refusal; the message is for a person."""
+
+    def __init__(self, code: Refusal) -> None:
+        super().__init__(REFUSALS[code])
+        self.code: Refusal = code
 
 
 async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
@@ -37,15 +51,18 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     destinations: Sequence[str] = (),
     idempotency_key: str | None = None,
     watch_s: float = 0,
+    requester: str | None = None,
 ) -> Submitted:
     """Make a turn durable, then wake a turns process with `wake(session)`.
 
     `destinations`: names or URLs that the channels understand. `watch_s`: seconds for which live readers are
-    expected from the start. Submitting again with the same `idempotency_key` gives the same turn. Raises
-    `ConfigurationError` for bad input and `inbox.IdempotencyConflict` for a key that stands for another message.
+    expected from the start. `requester`: who alone may decide what the turn asks; None: anybody may. Submitting again
+    with the same `idempotency_key` gives the same turn. Raises `ConfigurationError` for bad input and
+    `inbox.IdempotencyConflict` for a key that stands for another message.
     """
     session = ids.new_session() if session is None else session
     labels = dict(labels or {})
+    _check_requester(requester)
     _check(settings, prompt=prompt, agent=agent, session=session, labels=labels, key=idempotency_key)
     await _ensure_meta(client, settings.partitions)
     partition = ids.partition_of_session(session, settings.partitions)
@@ -62,14 +79,52 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
             idempotency_key=idempotency_key,
             deadline_s=settings.turns.turn_deadline_s,
             watch_s=watch_s,
+            requester=requester,
         ),
         settings.partitions,
     )
-    try:
-        wake(submitted.session)
-    except Exception as error:  # noqa: BLE001 - whatever the broker says: the message is durable, the sweeper finds it
-        warn("wake_up_not_sent", turn=submitted.turn, error=type(error).__name__)
+    _wake(wake, submitted.turn, submitted.session)
     return submitted
+
+
+async def resolve_approval(  # noqa: PLR0913 - an answer consists of these
+    settings: WorkerSettings,
+    client: redis.asyncio.Redis,
+    *,
+    approval: str,
+    option: str,
+    by: str,
+    wake: Callable[[str], None],
+) -> Resolution:
+    """Answer an approval request, then wake a turns process with `wake(session)`.
+
+    When this returns, the answer is on disk and counts; the same answer by the same person gives the same result again.
+    `option`: key of the chosen option. `by`: who decides, as the channel that submitted the turn names people. Raises
+    `ApprovalRefused` when the answer does not count, and `ConfigurationError` for bad input.
+    """
+    if not _OPTION.fullmatch(option):
+        raise ConfigurationError(f"option {option[:80]!r} is no option's key: use one that the request offers")
+    _check_person("by", by)
+    place = ids.parse_approval(approval)
+    if place is None or (ids.partition_of(place[0]) or 0) >= settings.partitions:
+        raise ApprovalRefused("no_history")
+    answer = await approvals.resolve(client, approval, option, by)
+    if isinstance(answer, str):
+        raise ApprovalRefused(answer)
+    _wake(wake, answer.turn, answer.session)
+    return answer
+
+
+async def list_approvals(client: redis.asyncio.Redis, partitions: int) -> list[PendingApproval]:
+    """The approval requests that wait for a person, the one that expires first before all others."""
+    return await approvals.pending(client, range(partitions))
+
+
+def _wake(wake: Callable[[str], None], turn: str, session: str) -> None:
+    try:
+        wake(session)
+    except Exception as error:  # noqa: BLE001 - whatever the broker says: it is durable, and the sweeper finds it
+        warn("wake_up_not_sent", turn=turn, error=type(error).__name__)
 
 
 async def _ensure_meta(client: redis.asyncio.Redis, partitions: int) -> None:
@@ -108,6 +163,18 @@ def _check(  # noqa: PLR0913 - see submit
     _check_text("idempotency_key", key or "")
     if key is not None and not 1 <= len(key) <= MAX_KEY_CHARACTERS:
         raise ConfigurationError(f"idempotency_key has {len(key)} characters: use 1 to {MAX_KEY_CHARACTERS}")
+
+
+def _check_requester(name: str | None) -> None:
+    if name is not None:
+        _check_person("requester", name)
+
+
+def _check_person(field: str, name: str) -> None:
+    _check_text(field, name)
+    if not (1 <= len(name) <= MAX_PERSON_CHARACTERS and name.isprintable() and name == name.strip()):
+        rule = f"use 1 to {MAX_PERSON_CHARACTERS} printable characters, without blanks at the ends"
+        raise ConfigurationError(f"{field} {name[:80]!r} names nobody: {rule}")
 
 
 def _check_text(field: str, text: str) -> None:

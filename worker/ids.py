@@ -6,6 +6,8 @@ What belongs here: what an id looks like and what it tells. What must not be kno
     delivery  dlv_PPxxxxxxxxxxxxxxxxxxxx    the same; the digits are a hash of event and subscriber
     correlation  32 hex digits              a hash of turn and nonce: one for all that a driver's failure leaves behind
     event     evt_xxxxxxxxxxxxxxxxxxxxxxxx  a hash of turn, nonce and op number: the same however often it is worked out
+                                              (of a decision: what follows appr_ in the id of its approval)
+    approval  appr_PPxxxxxxxxxxxxxxxxxxxx_C_I  the digits of its turn, then call and index of the tool call, as numbers
     session   any text of 1 to 200 printable characters without spaces, braces or wildcards
 """
 
@@ -19,6 +21,7 @@ SOLO = "solo/"
 
 _SESSION = re.compile(r"[^\s{}*?\[\]\\]{1,200}")
 _PARTITIONED = re.compile(r"(?:turn|dlv)_([0-9a-f]{2})[0-9a-f]{20}")
+_APPROVAL = re.compile(r"appr_([0-9a-f]{22})_([1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})")
 
 
 def partition_of_session(session: str, partitions: int) -> int:
@@ -56,6 +59,22 @@ def delivery_of(partition: int, event: str, subscriber: str) -> str:
     """The id of the one delivery of an event to a subscriber."""
     digest = hashlib.sha256(f"{event}\n{subscriber}".encode()).hexdigest()
     return f"dlv_{partition:02x}{digest[:20]}"
+
+
+def approvals_of(turn: str) -> str:
+    """What the id of each approval of a turn begins with; call and index follow, as `<call>_<index>`."""
+    return f"appr_{turn.removeprefix('turn_')}_"
+
+
+def approval_of(turn: str, call: int, index: int) -> str:
+    """The id of the approval of a call's `index`-th tool call, counted from 0."""
+    return f"{approvals_of(turn)}{call}_{index}"
+
+
+def parse_approval(approval: str) -> tuple[str, int, int] | None:
+    """The turn, call and index in an approval id, or None when it is none."""
+    match = _APPROVAL.fullmatch(approval)
+    return (f"turn_{match[1]}", int(match[2]), int(match[3])) if match else None
 
 
 def event_of(turn: str, nonce: str, op: int) -> str:

@@ -58,14 +58,14 @@ from worker.store.log import LogEntry
 from worker.store.outputs import outputs_after
 from worker.store.script import Script
 from worker.store.tick import StagingTick
-from worker.turn.commands import NO_USAGE, UsageTotals
 from worker.turn.facts import Committed, Fact, ToolEnded, ToolStarted
+from worker.turn.usage import NO_USAGE, UsageTotals
 
 T = TypeVar("T")
 TEXTS = st.sampled_from(["", "a", " ", "one two", "naïve ", "\n", "日本", "🙂 end"])
 VERBS = [
     Script("worker.store", verb)
-    for verb in ("open_call", "stage", "commit", "discard", "tool_start", "tool_end", "seal", "release")
+    for verb in ("open_call", "stage", "commit", "discard", "tool_start", "record", "seal", "release")
 ]
 FAULTS = st.lists(st.sampled_from(["request lost", "reply lost"]), max_size=2)
 ONE_FAULT = st.sampled_from(["none", "none", "request lost", "reply lost"])
@@ -348,7 +348,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
         ended = ToolEnded(model.call, 0, "seen", None)
         self.lossy.faults.extend(faults)
         resulted = ToolResultOutput(call=model.call, tool_call_id="1", name="look", result="seen")
-        self.run(self.driver.tool_end(ended, [resulted]))
+        self.run(self.driver.record(ended, [resulted]))
         model.facts += [ToolStarted(model.call, 0), ended]
         model.outputs += [("tool_call", model.call, 0, ""), ("tool_result", model.call, 0, "")]
 

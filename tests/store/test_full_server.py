@@ -65,7 +65,7 @@ async def test_a_call_that_completes_in_a_full_redis_is_committed_and_its_turn_s
     await accumulator.open_call(1, 1, 0, True)
     await fill()
     await commit(accumulator, 1, 1, "not lost")
-    await accumulator.tool_end(ToolEnded(1, 0, "result", None), [])
+    await accumulator.record(ToolEnded(1, 0, "result", None), [])
     await seal(accumulator)
     assert await real_redis.get(keys.text(accumulator.turn)) == b"not lost"
     assert await real_redis.hget(keys.turn_record(accumulator.turn), "outcome") == b"completed"

@@ -1,43 +1,51 @@
 """The journal gives back what was committed; the log tells the relay what happened."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.store.turns import SESSION, Redis, commit, completed, discard, driven, log_of, seal
+from tests.store.turns import SESSION, Redis, commit, completed, discard, driven, granted, log_of, seal, taken
 from worker import ids
 from worker.codecs.events import ToolCall, Usage
-from worker.codecs.messages import AssistantMessage, ToolMessage, UserMessage
+from worker.codecs.messages import AssistantMessage, Echo, ToolMessage, UserMessage
 from worker.codecs.toolargs import ToolCallPieces, parse_arguments
 from worker.errors import StoreError
 from worker.store import keys
+from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.journal import (
     decode_facts,
     decode_failure,
     decode_totals,
     encode_committed,
+    encode_decision,
+    encode_fact,
     encode_failure,
-    encode_tool_ended,
-    encode_tool_started,
     encode_totals,
     history,
 )
 from worker.store.log import LogEntry, Unreadable, read_log, trim_log
-from worker.turn.commands import NO_USAGE, Failure, UsageTotals
-from worker.turn.facts import Committed, Fact, ToolEnded, ToolStarted
+from worker.turn.commands import Failure
+from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, Compacted, Fact, ToolEnded, ToolStarted
+from worker.turn.usage import NO_USAGE, UsageTotals
 
 COUNTS = st.none() | st.integers(0, 10**9)
 TEXT = st.text(max_size=40)
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | TEXT, lambda inner: st.lists(inner, max_size=3))
 ARGUMENTS = TEXT | st.dictionaries(TEXT, JSON, max_size=3).map(json.dumps)
 TOOL_CALLS = st.builds(
-    lambda call_id, name, arguments: ToolCall(call_id, name, arguments, parse_arguments(arguments)),
+    lambda call_id, name, arguments, is_whole: ToolCall(
+        call_id, name, arguments, parse_arguments(arguments) if is_whole else None
+    ),
     TEXT,
     TEXT,
     ARGUMENTS,
+    st.booleans(),
 )
+"""Also of answers whose provider never said that the arguments are whole, although they would parse."""
 COMMITTED = st.builds(
     Committed,
     call=st.integers(1, 99),
@@ -45,12 +53,20 @@ COMMITTED = st.builds(
     text=TEXT,
     tool_calls=st.lists(TOOL_CALLS, max_size=3).map(tuple),
     finish_reason=st.none() | TEXT,
-    usage=st.none() | st.builds(Usage, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS),
+    usage=st.none() | st.builds(Usage, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS),
+    provider=TEXT,
+    echo=st.none()
+    | st.builds(Echo, TEXT, TEXT, st.lists(st.dictionaries(TEXT, JSON, max_size=3), max_size=2).map(tuple)),
 )
 FACTS = st.lists(
     COMMITTED
     | st.builds(ToolStarted, st.integers(), st.integers())
     | st.builds(ToolEnded, st.integers(), st.integers(), TEXT, st.none() | TEXT)
+    | st.builds(ApprovalAsked, st.integers(), st.integers(), TEXT)
+    | st.builds(ApprovalDecided, st.integers(), st.integers(), TEXT, TEXT)
+    | st.builds(
+        Compacted, st.integers(), st.booleans(), st.integers(), st.integers(), st.none() | TEXT, st.integers(0, 99)
+    )
 )
 
 
@@ -65,10 +81,13 @@ def test_facts_come_back_as_they_went(facts: list[Fact]) -> None:
                 said = fact.text.encode()
                 entries.append(encode_committed(fact, len(text), len(said)))
                 text += said
-            case ToolStarted():
-                entries.append(encode_tool_started(fact))
-            case ToolEnded():
-                entries.append(encode_tool_ended(fact))
+            case ApprovalDecided(call=call, index=index, option=option, by=by):
+                assert by is not None
+                decision = encode_decision(option, by)
+                assert not re.search(r"\s", decision), "a reply of a verb is stored as words"
+                entries.append(f'{{"kind":"approval_decided","call":{call},"index":{index},{decision[1:]}')
+            case _:
+                entries.append(encode_fact(fact))
     assert list(decode_facts([entry.encode() for entry in entries], text)) == facts
 
 
@@ -79,6 +98,63 @@ def test_arguments_come_back_as_they_went_however_deep_they_are_nested(depth: in
     pieces.add(0, "t1", "clock", '{"a":' * depth + "{}" + "}" * depth)
     fact = Committed(1, 1, "", pieces.calls("answer"), "tool_calls", None)
     assert decode_facts([encode_committed(fact, 0, 0).encode()], b"") == (fact,)
+
+
+VERSION_1_TEXT = "Let me look. It is naïve.".encode()
+VERSION_1 = [
+    (
+        b'{"kind": "committed", "call": 1, "attempt": 2, "offset": 0, "length": 13, "tool_calls": [{"id": "t1", "name":'
+        b' "clock", "arguments": "{\\"zone\\": 1}"}], "finish_reason": "tool_calls", "usage": {"input_tokens": 11, '
+        b'"output_tokens": 3, "total_tokens": null, "cached_input_tokens": null, "reasoning_tokens": null}}'
+    ),
+    b'{"kind": "tool_started", "call": 1, "index": 0}',
+    b'{"kind": "tool_ended", "call": 1, "index": 0, "result": "noon", "failure": null}',
+    (
+        b'{"kind": "committed", "call": 2, "attempt": 1, "offset": 13, "length": 13, "tool_calls": [], "finish_reason":'
+        b' "stop", "usage": null}'
+    ),
+]
+"""A journal as version 1 wrote it."""
+
+
+@pytest.mark.requirement("store:journal:version-1")
+def test_a_journal_of_version_1_is_read() -> None:
+    assert decode_facts(VERSION_1, VERSION_1_TEXT) == (
+        Committed(
+            1, 2, "Let me look. ", (ToolCall("t1", "clock", '{"zone": 1}', {"zone": 1}),), "tool_calls", Usage(11, 3)
+        ),
+        ToolStarted(1, 0),
+        ToolEnded(1, 0, "noon", None),
+        Committed(2, 1, "It is naïve.", (), "stop", None, provider="", echo=None),
+    )
+
+
+@pytest.mark.requirement("store:journal:version-1")
+async def test_a_turn_that_version_1_began_is_driven_on(any_redis: Redis) -> None:
+    grant = await granted(any_redis)
+    turn, session = keys.turn_record(grant.turn), keys.session_record(0, SESSION)
+    await any_redis.rpush(keys.journal(grant.turn), *VERSION_1)
+    await any_redis.set(keys.text(grant.turn), VERSION_1_TEXT)
+    await any_redis.hset(turn, mapping={"v": 1, "lease_ms": 1, "marker": len(VERSION_1_TEXT), "call": 2, "calls": 2})
+    await any_redis.hset(session, mapping={"v": 1, "last_input_tokens": 11})
+    await any_redis.hdel(turn, "requester", "streamed")
+    grant = await taken(any_redis)
+    assert len(grant.facts) == 4
+    assert (grant.requester, grant.progress.streamed, grant.progress.granted) == (None, False, frozenset())
+    assert grant.progress.last_input_tokens == 11
+    assert await any_redis.hget(turn, "v") == await any_redis.hget(session, "v") == b"2"
+    await seal(ExecutionOutputAccumulator(any_redis, grant, lambda: True))
+
+
+@pytest.mark.requirement("store:journal:echo")
+@pytest.mark.parametrize(("depth", "is_kept"), [(2, True), (60, True), (150, False), (10_000, False)])
+def test_what_a_provider_wants_back_comes_back_unless_it_is_nested_beyond_reading(depth: int, is_kept: bool) -> None:
+    item: dict[str, object] = {"signature": "abc"}
+    for level in range(depth - 1):
+        item = {"inner": [item]} if level % 2 else {"inner": item}
+    fact = Committed(1, 1, "", (), "stop", None, "main", Echo("main", "anthropic", ({"type": "thinking"}, item)))
+    (read,) = decode_facts([encode_committed(fact, 0, 0).encode()], b"")
+    assert read == (fact if is_kept else replace(fact, echo=None))
 
 
 @given(totals=st.builds(UsageTotals, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS))
@@ -144,7 +220,7 @@ async def test_a_session_remembers_what_its_sealed_turns_said(any_redis: Redis) 
         await accumulator.open_call(1, 1, 0, True)
         call = ToolCall("a", "look", "{}", {})
         await accumulator.commit(Committed(1, 1, f"{number}: ", (call,), "tool_calls", None), NO_USAGE, [])
-        await accumulator.tool_end(ToolEnded(1, 0, "seen", None), [])
+        await accumulator.record(ToolEnded(1, 0, "seen", None), [])
         await accumulator.open_call(2, 1, 0, True)
         await commit(accumulator, 2, 1, "done")
         await seal(accumulator)

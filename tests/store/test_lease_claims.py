@@ -14,8 +14,9 @@ from worker.store import keys
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import submit
 from worker.store.lease import renew, sweep
-from worker.turn.commands import UsageTotals
+from worker.store.records import RECORD_VERSION
 from worker.turn.facts import ToolEnded, ToolStarted
+from worker.turn.usage import UsageTotals
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ async def test_a_takeover_gets_all_that_was_committed(any_redis: Redis) -> None:
     await accumulator.open_call(1, 1, 0, True)
     await commit(accumulator, 1, 1, "naïve ")
     await accumulator.tool_start(1, 0, [])
-    await accumulator.tool_end(ToolEnded(1, 0, "result", None), [])
+    await accumulator.record(ToolEnded(1, 0, "result", None), [])
     await accumulator.open_call(2, 1, 0, True)
     await lapse(any_redis, accumulator.turn)
     grant = await taken(any_redis)
@@ -153,7 +154,7 @@ async def test_what_a_newer_version_wrote_is_left_alone(any_redis: Redis, where:
     new = new_turn()
     await submit(any_redis, new, 1)
     name = keys.turn_record(new.turn) if where == "turn" else keys.session_record(0, SESSION)
-    await any_redis.hset(name, "v", 2)
+    await any_redis.hset(name, "v", RECORD_VERSION + 1)
     before = await dump(any_redis)
     assert await refused(any_redis)
     assert await dump(any_redis) == before

@@ -25,7 +25,8 @@ from worker.store.inbox import submit
 from worker.store.outputs import attach, outputs_after, watch
 from worker.store.records import read_text, read_turn
 from worker.store.tick import StagingTick
-from worker.turn.commands import NO_USAGE, Failure, UsageTotals
+from worker.turn.commands import Failure
+from worker.turn.usage import NO_USAGE, UsageTotals
 
 
 @pytest.mark.requirement("store:attach:one-moment")

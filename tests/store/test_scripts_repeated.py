@@ -11,6 +11,7 @@ from tests.store.turns import (
     SESSION,
     TTL_S,
     Redis,
+    ask,
     commit,
     completed,
     discard,
@@ -26,12 +27,13 @@ from worker.errors import Fenced, LocalProtocolError, Rewound, TurnSealed
 from worker.output.events import TextOutput, TurnCompletedOutput
 from worker.store import keys
 from worker.store.accumulator import ExecutionOutputAccumulator
+from worker.store.approvals import Resolution, resolve
 from worker.store.inbox import submit
 from worker.store.lease import claim
 from worker.store.outputs import attach, watch
 from worker.store.tick import StagingTick
-from worker.turn.commands import NO_USAGE
-from worker.turn.facts import ToolEnded
+from worker.turn.facts import ApprovalDecided, Compacted, ToolEnded
+from worker.turn.usage import NO_USAGE
 
 Step = Callable[[ExecutionOutputAccumulator], Awaitable[None]]
 
@@ -56,6 +58,29 @@ async def with_a_commit(accumulator: ExecutionOutputAccumulator) -> None:
     await commit(accumulator, 1, 1, "whole")
 
 
+async def asked(accumulator: ExecutionOutputAccumulator) -> None:
+    await with_a_commit(accumulator)
+    await ask(accumulator)
+
+
+async def asks(accumulator: ExecutionOutputAccumulator) -> None:
+    await ask(accumulator)
+
+
+async def asked_and_answered(accumulator: ExecutionOutputAccumulator) -> None:
+    await asked(accumulator)
+    client = accumulator._ops._redis
+    assert isinstance(await resolve(client, ids.approval_of(accumulator.turn, 1, 0), "deny", "Jo Doe"), Resolution)
+
+
+async def parked(accumulator: ExecutionOutputAccumulator) -> None:
+    assert await accumulator.park() == ()
+
+
+async def parked_not(accumulator: ExecutionOutputAccumulator) -> None:
+    assert await accumulator.park() == (ApprovalDecided(1, 0, "deny", "Jo Doe"),)
+
+
 async def nothing(_: ExecutionOutputAccumulator) -> None:
     """The turn was claimed, and no more."""
 
@@ -67,8 +92,13 @@ VERBS: dict[str, tuple[Step, Step]] = {
     "discard": (streamed, lambda accumulator: discard(accumulator, 1, 1)),
     "discard of nothing": (with_a_commit, lambda accumulator: discard(accumulator, 1, 1)),
     "tool_start": (with_a_commit, lambda accumulator: accumulator.tool_start(1, 0, [])),
-    "tool_end": (with_a_commit, lambda accumulator: accumulator.tool_end(ToolEnded(1, 0, "r", None), [])),
+    "record": (with_a_commit, lambda accumulator: accumulator.record(ToolEnded(1, 0, "r", None), [])),
+    "record of a compaction": (with_a_commit, lambda accumulator: accumulator.record(Compacted(2, False, 3), [])),
+    "ask_approval": (with_a_commit, asks),
+    "park": (asked, parked),
+    "park after a decision": (asked_and_answered, parked_not),
     "seal": (with_a_commit, seal),
+    "seal while a person is asked": (asked, seal),
     "release": (streamed, lambda accumulator: accumulator.release()),
 }
 
@@ -214,7 +244,7 @@ async def test_an_op_that_arrives_after_later_ones_is_ignored(any_redis: Redis, 
     await with_a_commit(accumulator)
     await accumulator.tool_start(1, 0, [])
     late = lossy.sent[-1]
-    await accumulator.tool_end(ToolEnded(1, 0, "result", None), [])
+    await accumulator.record(ToolEnded(1, 0, "result", None), [])
     after = await dump(any_redis)
     assert await lossy.execute(*late) == [b"IGNORED"]
     assert await dump(any_redis) == after

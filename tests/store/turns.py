@@ -3,7 +3,10 @@
 from typing import Any
 
 from worker import ids
+from worker.codecs.events import ToolCall
+from worker.output.approvals import OPTIONS
 from worker.output.events import (
+    ApprovalRequestOutput,
     CallCompletedOutput,
     Output,
     TextOutput,
@@ -16,8 +19,8 @@ from worker.store.lease import Grant, claim
 from worker.store.log import read_log
 from worker.store.outputs import Snapshot, all_outputs, attach
 from worker.store.records import TurnRecord, read_turn
-from worker.turn.commands import NO_USAGE
-from worker.turn.facts import Committed
+from worker.turn.facts import ApprovalAsked, Committed
+from worker.turn.usage import NO_USAGE
 
 Redis = Any
 """A client of redis-py, whose types say less than a test knows."""
@@ -26,7 +29,17 @@ SESSION = "chat/1"
 TTL_S = 8.0
 
 
-def new_turn(message: str = "hello", *, session: str = SESSION, key: str | None = None, watch_s: float = 0) -> NewTurn:
+ARGUMENTS = '{"to": "bob@example.com"}'
+
+
+def new_turn(
+    message: str = "hello",
+    *,
+    session: str = SESSION,
+    key: str | None = None,
+    watch_s: float = 0,
+    requester: str | None = None,
+) -> NewTurn:
     return NewTurn(
         turn=ids.new_turn(0),
         session=session,
@@ -38,12 +51,13 @@ def new_turn(message: str = "hello", *, session: str = SESSION, key: str | None 
         idempotency_key=key,
         deadline_s=7200,
         watch_s=watch_s,
+        requester=requester,
     )
 
 
-async def granted(client: Redis, *, session: str = SESSION, watch_s: float = 0) -> Grant:
+async def granted(client: Redis, *, session: str = SESSION, watch_s: float = 0, requester: str | None = None) -> Grant:
     """A fresh turn, claimed."""
-    await submit(client, new_turn(session=session, watch_s=watch_s), 1)
+    await submit(client, new_turn(session=session, watch_s=watch_s, requester=requester), 1)
     return await taken(client, session)
 
 
@@ -79,9 +93,48 @@ async def log_of(client: Redis) -> list[Any]:
     return list(await read_log(client, 0, "0-0", 1000, 0))
 
 
-async def driven(client: Redis, *, session: str = SESSION, watch_s: float = 0) -> ExecutionOutputAccumulator:
+async def driven(
+    client: Redis, *, session: str = SESSION, watch_s: float = 0, requester: str | None = None
+) -> ExecutionOutputAccumulator:
     """The accumulator of a fresh turn."""
-    return ExecutionOutputAccumulator(client, await granted(client, session=session, watch_s=watch_s), lambda: True)
+    return driver_of(client, await granted(client, session=session, watch_s=watch_s, requester=requester))
+
+
+def driver_of(client: Redis, grant: Grant) -> ExecutionOutputAccumulator:
+    """The accumulator of a granted turn."""
+    return ExecutionOutputAccumulator(client, grant, lambda: True)
+
+
+async def with_tools(accumulator: ExecutionOutputAccumulator, *tools: str) -> None:
+    """Commit a first call that asked for these tools."""
+    await accumulator.open_call(1, 1, 0, True)
+    calls = tuple(ToolCall(f"t{index}", tool, ARGUMENTS, {"to": "bob"}) for index, tool in enumerate(tools))
+    await accumulator.commit(Committed(1, 1, "One moment. ", calls, "tool_calls", None), NO_USAGE, [])
+
+
+async def ask(
+    accumulator: ExecutionOutputAccumulator,
+    index: int = 0,
+    *,
+    call: int = 1,
+    tool: str = "mail",
+    requester: str | None = None,
+    expire_s: float = 3600,
+) -> str:
+    """Ask a person about a tool call; the id of the approval."""
+    approval = ids.approval_of(accumulator.turn, call, index)
+    request = ApprovalRequestOutput(
+        call=call,
+        attempt=1,
+        approval=approval,
+        tool_call_id=f"t{index}",
+        name=tool,
+        arguments=ARGUMENTS,
+        options=OPTIONS,
+        requester=requester,
+    )
+    await accumulator.ask_approval(ApprovalAsked(call, index, "digest"), request, expire_s)
+    return approval
 
 
 def completed(call: int, attempt: int, text: str) -> Committed:

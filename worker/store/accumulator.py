@@ -5,6 +5,9 @@
     discard  an attempt died: what it staged is void
     seal     the turn ends
 
+Between calls it records tools and what people are asked, and gives a turn back: to a process (`release`) or to a person
+who has to decide (`park`).
+
 What belongs here: which script carries which verb, and what it is told. What must not be known here: what to do next
 (the turn machine), numbering and repeating (`ops`), when to flush (`tick`).
 
@@ -15,17 +18,19 @@ from collections.abc import Callable, Sequence
 
 import redis.asyncio
 
+from worker import ids
 from worker.errors import LocalProtocolError
-from worker.output.events import Outcome, Output, TextOutput, TextStreamDiscardedOutput
+from worker.output.events import ApprovalRequestOutput, Outcome, Output, TextOutput, TextStreamDiscardedOutput
 from worker.store import keys
-from worker.store.journal import encode_committed, encode_failure, encode_tool_ended, encode_tool_started, encode_totals
+from worker.store.journal import decode_decided, encode_committed, encode_fact, encode_failure, encode_totals
 from worker.store.lease import Grant
 from worker.store.ops import Flight, Ops
-from worker.store.outputs import encode_output, encode_text_at
+from worker.store.outputs import encode_output, encode_request, encode_text_at
 from worker.store.script import Argument, Script
 from worker.store.staged import Staged
-from worker.turn.commands import Failure, UsageTotals
-from worker.turn.facts import Committed, ToolEnded, ToolStarted
+from worker.turn.commands import Failure
+from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, Compacted, ToolEnded, ToolStarted
+from worker.turn.usage import UsageTotals
 
 RETENTION_S = 7 * 24 * 3600
 """How long the keys of a sealed turn are kept, unless the setting says otherwise."""
@@ -34,7 +39,9 @@ _open_call = Script("worker.store", "open_call")
 _commit = Script("worker.store", "commit")
 _discard = Script("worker.store", "discard")
 _tool_start = Script("worker.store", "tool_start")
-_tool_end = Script("worker.store", "tool_end")
+_record_fact = Script("worker.store", "record")
+_ask_approval = Script("worker.store", "ask_approval")
+_park = Script("worker.store", "park")
 _seal = Script("worker.store", "seal")
 _release = Script("worker.store", "release")
 
@@ -46,7 +53,7 @@ class ExecutionOutputAccumulator:
     `watched`: whether readers watch the turn; set it as the heartbeat learns it. `retention_s`: seconds.
 
     Every verb raises `Fenced`, `Rewound` or `TurnSealed`, and `LocalProtocolError` for what the turn's state does not
-    allow. `open_call` and `tool_start` also raise `StoreFull`. Outputs are given unnumbered.
+    allow. `open_call`, `tool_start` and `ask_approval` also raise `StoreFull`. Outputs are given unnumbered.
     """
 
     def __init__(
@@ -65,15 +72,18 @@ class ExecutionOutputAccumulator:
         self._attempt = (grant.progress.call, grant.progress.attempt) if grant.progress.is_open else None
         self._staged = Staged()
         self._sent_bytes = 0
+        self._decisions = sum(isinstance(fact, ApprovalDecided) for fact in grant.facts)
         partition = keys.partition_of_turn(grant.turn)
         self._record = keys.turn_record(grant.turn)
         self._text = keys.text(grant.turn)
         self._open = keys.open_text(grant.turn)
         self._journal = keys.journal(grant.turn)
+        self._approvals = keys.approvals(grant.turn)
         self._out = keys.out(grant.turn)
         self._log = keys.log(partition)
         self._due = keys.due(partition)
         self._live = keys.live(partition)
+        self._waiting = keys.waiting(partition)
         self._queue = keys.queue(partition, grant.session)
         self._history = keys.history(partition, grant.session)
         self._session_record = keys.session_record(partition, grant.session)
@@ -118,7 +128,7 @@ class ExecutionOutputAccumulator:
         self.marker = int(reply[1])
         self._begin(None)
 
-    async def discard(
+    async def discard(  # noqa: PLR0913 - all that is kept of a dead attempt
         self,
         call: int,
         attempt: int,
@@ -126,27 +136,64 @@ class ExecutionOutputAccumulator:
         outputs: Sequence[Output],
         *,
         resumes_spent: int | None = None,
+        streamed: bool = False,
     ) -> None:
         """Make void what the attempt staged. Nothing is emitted when no attempt is open.
 
-        `resumes_spent`: resumes of the call with the one that follows; None: the count stays as it is.
+        `resumes_spent`: resumes of the call with the one that follows; None: the count stays as it is. `streamed`:
+        content had come, in this attempt or in the one that it resumed; kept until a new call is opened.
         """
         self._staged = Staged()
         names = [self._record, self._open, self._out, self._log]
         resumes: Argument = "" if resumes_spent is None else resumes_spent
-        rest: list[Argument] = [encode_totals(totals), resumes, *map(encode_output, outputs)]
+        rest: list[Argument] = [encode_totals(totals), resumes, int(streamed), *map(encode_output, outputs)]
         await self._ops.take(_discard, names, (call, attempt), rest, logged=True)
         self._begin(None)
 
     async def tool_start(self, call: int, index: int, outputs: Sequence[Output]) -> None:
         """Record that a tool is about to run; when this returns, the record is on disk and the tool may start."""
-        rest = [encode_tool_started(ToolStarted(call, index)), *map(encode_output, outputs)]
+        rest = [encode_fact(ToolStarted(call, index)), *map(encode_output, outputs)]
         await self._ops.take(_tool_start, [self._record, self._journal, self._out], (call, 0), rest, durable=True)
 
-    async def tool_end(self, fact: ToolEnded, outputs: Sequence[Output]) -> None:
-        """Record the result of a tool."""
-        rest = [encode_tool_ended(fact), *map(encode_output, outputs)]
-        await self._ops.take(_tool_end, [self._record, self._journal, self._out], (fact.call, 0), rest)
+    async def record(self, fact: ToolEnded | Compacted, outputs: Sequence[Output]) -> None:
+        """Record the result of a tool, or that the conversation was made shorter."""
+        call = fact.call if isinstance(fact, ToolEnded) else fact.before_call
+        rest = [encode_fact(fact), *map(encode_output, outputs)]
+        await self._ops.take(_record_fact, [self._record, self._journal, self._out], (call, 0), rest)
+
+    async def ask_approval(self, fact: ApprovalAsked, request: ApprovalRequestOutput, expire_s: float) -> None:
+        """Ask a person; when this returns, the request is on disk and may be shown.
+
+        `request.approval` is `ids.approval_of(turn, fact.call, fact.index)`; `request.expires_at_ms` is filled in by
+        the store, whose clock counts: `expire_s` seconds from now. Nothing is asked twice.
+        """
+        if request.approval != ids.approval_of(self.turn, fact.call, fact.index):
+            raise LocalProtocolError(f"{self.turn}: {request.approval[:80]!r} is no approval of this tool call")
+        names = [self._record, self._journal, self._out, self._approvals, self._due, self._waiting, self._log]
+        rest: list[Argument] = [
+            encode_fact(fact),
+            ids.approvals_of(self.turn),
+            f"{fact.call}_{fact.index}",
+            request.name,
+            " ".join(option.key for option in request.options),
+            request.attempt,
+            round(expire_s * 1000),
+            keys.DUE_APPROVAL + self.turn,
+            encode_request(request),
+        ]
+        await self._ops.take(_ask_approval, names, (fact.call, 0), rest, logged=True, durable=True)
+
+    async def park(self) -> tuple[ApprovalDecided, ...]:
+        """Give the turn back until a person decides. Refused while an attempt is open, and when nobody was asked.
+
+        What has been decided since the claim (or the last `park`) is returned instead, in order, and then nothing is
+        given back. Empty: the turn is parked, and no verb of this owner counts any more.
+        """
+        rest: list[Argument] = [self._decisions, keys.DUE_LEASE + self._session]
+        reply = await self._ops.take(_park, [self._record, self._approvals, self._due], (0, 0), rest)
+        decisions = tuple(map(decode_decided, reply[2:]))
+        self._decisions += len(decisions)
+        return decisions
 
     async def seal(  # noqa: PLR0913, PLR0917 - all that a turn's end says
         self,
@@ -169,6 +216,8 @@ class ExecutionOutputAccumulator:
             self._due,
             self._live,
             self._log,
+            self._approvals,
+            self._waiting,
         ]
         rest: list[Argument] = [
             outcome,
@@ -177,6 +226,8 @@ class ExecutionOutputAccumulator:
             correlation_id,
             encode_totals(totals),
             keys.DUE_LEASE + self._session,
+            keys.DUE_APPROVAL + self.turn,
+            ids.approvals_of(self.turn),
             self._retention_s,
             *map(encode_output, outputs),
         ]
@@ -189,7 +240,7 @@ class ExecutionOutputAccumulator:
         discarded = TextStreamDiscardedOutput(call=call, attempt=attempt, reason="drain", discarded_bytes=streamed)
         self._staged = Staged()
         names = [self._record, self._open, self._out, self._log, self._due]
-        rest = [keys.DUE_LEASE + self._session, encode_output(discarded)]
+        rest: list[Argument] = [keys.DUE_LEASE + self._session, int(streamed > 0), encode_output(discarded)]
         await self._ops.take(_release, names, (call, attempt), rest, logged=True)
         self._begin(None)
 

@@ -38,7 +38,8 @@ class NewTurn:
     """A message that is to become a turn.
 
     `turn` is minted by `ids.new_turn` for the session's partition. `deadline_s`: seconds from the first claim to the
-    turn's end. `watch_s`: seconds for which readers are expected from now on; 0: none are.
+    turn's end. `watch_s`: seconds for which readers are expected from now on; 0: none are. `requester`: who alone may
+    decide the turn's approvals; None: anybody may.
     """
 
     turn: str
@@ -51,6 +52,7 @@ class NewTurn:
     idempotency_key: str | None
     deadline_s: float
     watch_s: float = 0
+    requester: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ def _arguments(new: NewTurn, log_cap: int) -> list[str | bytes | int]:
         "destinations": json.dumps(new.destinations),
         "turn_deadline_ms": round(new.deadline_s * 1000),
         "totals": "{}",
+        "requester": new.requester or "",
     }
     return [
         new.turn,
@@ -133,6 +136,8 @@ def _fingerprint(new: NewTurn) -> str:
     """What must be equal for two submits to be the same message. A session made up for one turn is no part of it."""
     session = None if new.session.startswith(ids.SOLO) else new.session
     said = [session, new.message, new.agent, new.source, new.labels, new.destinations]
+    if new.requester is not None:
+        said.append(new.requester)
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

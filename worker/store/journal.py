@@ -18,13 +18,34 @@ import redis.asyncio
 
 from worker import ids
 from worker.codecs.events import ToolCall, Usage
-from worker.codecs.messages import Message
+from worker.codecs.messages import Echo, Message
 from worker.codecs.toolargs import parse_arguments
 from worker.errors import StoreError
 from worker.store import keys
-from worker.turn.commands import NO_USAGE, Failure, UsageTotals
-from worker.turn.facts import Committed, Fact, ToolEnded, ToolStarted
-from worker.turn.transcript import turn_messages
+from worker.turn.commands import Failure
+from worker.turn.facts import (
+    ApprovalAsked,
+    ApprovalDecided,
+    Committed,
+    Compacted,
+    Fact,
+    ToolEnded,
+    ToolStarted,
+)
+from worker.turn.transcript import with_turn
+from worker.turn.usage import NO_USAGE, UsageTotals
+
+_KINDS: dict[str, type[ToolStarted | ToolEnded | ApprovalAsked | ApprovalDecided | Compacted]] = {
+    "tool_started": ToolStarted,
+    "tool_ended": ToolEnded,
+    "approval_asked": ApprovalAsked,
+    "approval_decided": ApprovalDecided,
+    "compacted": Compacted,
+}
+"""Of each stored kind but `committed`, whose text is elsewhere, the fact that it is."""
+
+_ECHO_DEPTH = 100
+"""Levels of nesting in what a provider wants back; a handful is usual."""
 
 
 def encode_committed(fact: Committed, offset: int, length: int) -> str:
@@ -39,18 +60,30 @@ def encode_committed(fact: Committed, offset: int, length: int) -> str:
             "tool_calls": [_encode_tool_call(tool_call) for tool_call in fact.tool_calls],
             "finish_reason": fact.finish_reason,
             "usage": None if fact.usage is None else asdict(fact.usage),
+            "provider": fact.provider,
+            "echo": None if fact.echo is None else _encode_echo(fact.echo),
         }
     )
 
 
-def encode_tool_started(fact: ToolStarted) -> str:
-    """The stored form of a tool's start."""
-    return json.dumps({"kind": "tool_started", **asdict(fact)})
+def encode_fact(fact: ToolStarted | ToolEnded | ApprovalAsked | Compacted) -> str:
+    """The stored form of what happened between two calls. A decision is made by its script."""
+    kind = next(kind for kind, made in _KINDS.items() if made is type(fact))
+    return json.dumps({"kind": kind, **asdict(fact)})
 
 
-def encode_tool_ended(fact: ToolEnded) -> str:
-    """The stored form of a tool's result."""
-    return json.dumps({"kind": "tool_ended", **asdict(fact)})
+def encode_decision(option: str, by: str) -> str:
+    """What a person adds to the fact of a decision, as one word: replies of verbs are stored as words."""
+    stored = json.dumps({"option": option, "by": by}, separators=(",", ":"))
+    return stored.replace(" ", "\\u0020")  # between quotation marks is the only place where a blank can stand
+
+
+def decode_decided(entry: bytes) -> ApprovalDecided:
+    """Read the fact of a decision. Raises `StoreError`."""
+    fact = _decode(entry, b"")
+    if not isinstance(fact, ApprovalDecided):
+        raise StoreError("a decision is stored as another fact")
+    return fact
 
 
 def decode_facts(entries: Sequence[bytes], text: bytes) -> tuple[Fact, ...]:
@@ -99,33 +132,48 @@ async def history(
         pipeline.lrange(keys.journal(turn), 0, -1)
         pipeline.get(keys.text(turn))
     answers = iter(await pipeline.execute())
-    messages: list[Message] = []
+    messages: tuple[Message, ...] = ()
     for message, entries, text in zip(answers, answers, answers, strict=True):
         if message is not None:
-            messages += turn_messages(message.decode(), decode_facts(entries, text or b""))
-    return tuple(messages)
+            messages = with_turn(messages, message.decode(), decode_facts(entries, text or b""))
+    return messages
 
 
-def _encode_tool_call(tool_call: ToolCall) -> dict[str, str]:
-    return {"id": tool_call.id, "name": tool_call.name, "arguments": tool_call.arguments}
+def _encode_echo(echo: Echo) -> dict[str, Any] | None:
+    """Nothing of items that no JSON reader may be able to read again: the conversation goes on without them."""
+    level: list[object] = list(echo.items)
+    for _ in range(_ECHO_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return {"provider": echo.provider, "wire": echo.wire, "items": echo.items}
+    return None
 
 
-def _tool_call(id: str, name: str, arguments: str) -> ToolCall:  # noqa: A002 - the stored name
-    return ToolCall(id, name, arguments, parse_arguments(arguments))
+def _encode_tool_call(tool_call: ToolCall) -> dict[str, object]:
+    stored: dict[str, object] = {"id": tool_call.id, "name": tool_call.name, "arguments": tool_call.arguments}
+    if tool_call.arguments_json is None and parse_arguments(tool_call.arguments) is not None:
+        stored["is_cut"] = True  # the text would parse, but its provider never said that it is whole
+    return stored
+
+
+def _tool_call(id: str, name: str, arguments: str, *, is_cut: bool = False) -> ToolCall:  # noqa: A002 - the stored name
+    return ToolCall(id, name, arguments, None if is_cut else parse_arguments(arguments))
 
 
 def _decode(entry: bytes, text: bytes) -> Fact:
     try:
         stored = json.loads(entry)
-        match stored.pop("kind"):
-            case "committed":
-                return _committed(stored, text)
-            case "tool_started":
-                return ToolStarted(**stored)
-            case "tool_ended":
-                return ToolEnded(**stored)
-            case kind:
-                raise StoreError(f"the journal holds a fact of kind {kind!r}, which this version does not know")
+        kind = stored.pop("kind")
+        if kind == "committed":
+            return _committed(stored, text)
+        if kind not in _KINDS:
+            raise StoreError(f"the journal holds a fact of kind {kind!r}, which this version does not know")
+        return _KINDS[kind](**stored)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"the journal holds what is no fact: {type(error).__name__}") from error
 
@@ -141,4 +189,10 @@ def _committed(stored: dict[str, Any], text: bytes) -> Committed:
         tool_calls=tuple(_tool_call(**tool_call) for tool_call in stored["tool_calls"]),
         finish_reason=stored["finish_reason"],
         usage=None if stored["usage"] is None else Usage(**stored["usage"]),
+        provider=stored.get("provider", ""),
+        echo=_echo(stored.get("echo")),
     )
+
+
+def _echo(stored: dict[str, Any] | None) -> Echo | None:
+    return None if stored is None else Echo(stored["provider"], stored["wire"], tuple(stored["items"]))

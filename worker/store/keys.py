@@ -8,14 +8,20 @@ What belongs here: names and their hash tags. What must not be known here: what 
     lw:{pNN}:text:<turn>         string: the committed text in UTF-8; its length is the marker
     lw:{pNN}:open:<turn>         string: what the open attempt has staged
     lw:{pNN}:out:<turn>          stream: the turn's outputs; the id of one is <ms>-<seq>
+    lw:{pNN}:approvals:<turn>    hash: the turn's approval requests, and the answers they got
     lw:{pNN}:queue:<session>     list of unsealed turns; the head is the one that is driven
-    lw:{pNN}:session:<session>   hash: record version, epoch, last_input_tokens
+    lw:{pNN}:session:<session>   hash: record version, epoch, last_input_tokens; grant:<tool>, the approval that gave it
     lw:{pNN}:history:<session>   list of sealed turns, oldest first
-    lw:{pNN}:due                 sorted set of typed members (`lease:<session>`): the ms at which someone must look
+    lw:{pNN}:due                 sorted set of typed members (`lease:<session>`, `approval:<turn>`): the ms at which
+                                 someone must look
     lw:{pNN}:watch               sorted set: turn, the ms until which readers watch it
     lw:{pNN}:live                sorted set: unsealed turn, the ms of its submit
+    lw:{pNN}:waiting             sorted set: approval that nobody has decided, the ms at which it expires
     lw:{pNN}:log                 stream: the partition's output log, read by the relay
     lw:{pNN}:idem:<key>          hash: what an idempotency key stands for
+    lw:health                    sorted set: a provider that is left alone, the ms until which
+    lw:health:<provider>         hash: of late its deaths and completions; the ms until which it is left alone
+    lw:health-answer:<process>   string: the number of a process's last report on providers, and its answer
 
 The braces are a Redis hash tag: all keys of a session share one. An idempotency key has the tag of its own text, since
 it must be found again whatever session the repeated message is given.
@@ -25,7 +31,9 @@ from worker import ids
 from worker.errors import ConfigurationError
 
 META = "lw:meta"
+HEALTH = "lw:health"
 DUE_LEASE = "lease:"
+DUE_APPROVAL = "approval:"
 
 
 def _tag(partition: int) -> str:
@@ -75,6 +83,11 @@ def out(turn: str) -> str:
     return _of_turn("out", turn)
 
 
+def approvals(turn: str) -> str:
+    """The approval requests of a turn."""
+    return _of_turn("approvals", turn)
+
+
 def queue(partition: int, session: str) -> str:
     """The unsealed turns of a session."""
     return f"{_tag(partition)}:queue:{session}"
@@ -105,6 +118,11 @@ def live(partition: int) -> str:
     return f"{_tag(partition)}:live"
 
 
+def waiting(partition: int) -> str:
+    """The approvals of a partition that nobody has decided."""
+    return f"{_tag(partition)}:waiting"
+
+
 def log(partition: int) -> str:
     """The output log of a partition."""
     return f"{_tag(partition)}:log"
@@ -113,3 +131,13 @@ def log(partition: int) -> str:
 def idempotency(key: str, partitions: int) -> str:
     """What an idempotency key stands for."""
     return f"{_tag(ids.partition_of_session(key, partitions))}:idem:{key}"
+
+
+def health(provider: str) -> str:
+    """What is counted of a provider."""
+    return f"{HEALTH}:{provider}"
+
+
+def health_answer(process: str) -> str:
+    """What a process was last answered about providers."""
+    return f"{HEALTH}-answer:{process}"

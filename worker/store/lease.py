@@ -24,6 +24,9 @@ from worker.turn.facts import Fact, Progress
 _SWEEP_AGAIN_MS = 10_000
 """A session whose wake-up was lost is woken again after this time."""
 
+_GRANT = b"grant:"
+"""What the session record's field of an approved tool begins with."""
+
 _claim = Script("worker.store", "claim")
 _renew = Script("worker.store", "renew")
 _sweep = Script("worker.store", "sweep")
@@ -35,7 +38,8 @@ class Grant:
 
     `op`: number of the last op that this nonce took (0: none yet). `marker`: UTF-8 bytes of committed text.
     `remaining_s`: seconds to the turn's deadline, negative when it has passed. `unreadable`: why the journal could not
-    be read, or None; then `facts` are empty, and the turn can only be ended.
+    be read, or None; then `facts` are empty, and the turn can only be ended. `requester`: who alone may decide the
+    approvals of the turn; None: anybody.
     """
 
     turn: str
@@ -54,6 +58,7 @@ class Grant:
     progress: Progress
     facts: tuple[Fact, ...] = field(repr=False)
     unreadable: str | None = None
+    requester: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +73,8 @@ class Renewal:
 async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: float, partitions: int) -> Grant | None:
     """Become the driver of the session's next turn, for `ttl_s` seconds unless renewed.
 
-    None: nothing waits, a living driver holds it, or its record is of a newer version. Sent again with the same nonce,
-    it gives the same grant.
+    None: nothing waits, the turn waits for a person, a living driver holds it, or its record is of a newer version.
+    Sent again with the same nonce, it gives the same grant.
     """
     partition = ids.partition_of_session(session, partitions)
     names = [
@@ -83,8 +88,8 @@ async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: flo
     reply = await _claim(redis, names, [nonce, round(ttl_s * 1000), RECORD_VERSION, member, beginning])
     if not reply:
         return None
-    pairs, entries, text, last_input_tokens, watched, remaining_ms = reply
-    stored = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    pairs, entries, text, of_session, watched, remaining_ms = reply
+    stored, session_record = _record(pairs), _record(of_session)
     facts, unreadable = _facts(entries, text)
     return Grant(
         turn=stored[b"turn"].decode(),
@@ -100,10 +105,15 @@ async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: flo
         watched=bool(watched),
         marker=int(stored[b"marker"]),
         remaining_s=int(remaining_ms) / 1000,
-        progress=_progress(stored, last_input_tokens),
+        progress=_progress(stored, session_record),
         facts=facts,
         unreadable=unreadable,
+        requester=stored.get(b"requester", b"").decode() or None,
     )
+
+
+def _record(pairs: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
 def _facts(entries: Sequence[bytes], text: bytes) -> tuple[tuple[Fact, ...], str | None]:
@@ -114,7 +124,8 @@ def _facts(entries: Sequence[bytes], text: bytes) -> tuple[tuple[Fact, ...], str
         return (), type(error).__name__
 
 
-def _progress(stored: dict[bytes, bytes], last_input_tokens: bytes) -> Progress:
+def _progress(stored: dict[bytes, bytes], session_record: dict[bytes, bytes]) -> Progress:
+    last_input_tokens = session_record.get(b"last_input_tokens")
     return Progress(
         began=int(stored[b"calls"]) > 0,
         call=int(stored[b"call"]),
@@ -125,6 +136,8 @@ def _progress(stored: dict[bytes, bytes], last_input_tokens: bytes) -> Progress:
         crashes=int(stored[b"crashes"]),
         totals=decode_totals(stored[b"totals"]),
         last_input_tokens=int(last_input_tokens) if last_input_tokens else None,
+        streamed=stored.get(b"streamed") == b"1",
+        granted=frozenset(name.removeprefix(_GRANT).decode() for name in session_record if name.startswith(_GRANT)),
     )
 
 

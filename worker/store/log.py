@@ -2,8 +2,9 @@
 
 What belongs here: reading and trimming. What must not be known here: who subscribes, what is made of an entry.
 
-The verbs commit, discard and seal write one entry each, in the same step as what it tells. An entry holds references,
-no text. The log is never trimmed by length: only up to where its reader has come.
+The verbs commit, discard and seal write one entry each, in the same step as what it tells; so does each approval that
+is asked for, and each decision. An entry holds references, no text. The log is never trimmed by length: only up to
+where its reader has come.
 """
 
 from dataclasses import dataclass
@@ -15,12 +16,15 @@ from worker.output.events import Outcome
 from worker.store import keys
 
 LOG_VERSION = 1
-Kind = Literal["commit", "discard", "seal"]
+Kind = Literal["commit", "discard", "seal", "approval", "decision"]
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One event. `id`: its place in the log. `event_id`: the same however often the event is told."""
+    """One event. `id`: its place in the log. `event_id`: the same however often the event is told.
+
+    `approval`: the one that was asked for or decided; None of other kinds.
+    """
 
     id: str
     kind: Kind
@@ -29,6 +33,7 @@ class LogEntry:
     call: int
     at_ms: int
     outcome: Outcome | None
+    approval: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ def _read(entry: bytes, fields: dict[bytes, bytes]) -> LogEntry | Unreadable:
             call=int(fields[b"call"]),
             at_ms=int(place.partition("-")[0]),
             outcome=outcome or None,
+            approval=fields.get(b"approval", b"").decode() or None,
         )
     except (KeyError, ValueError) as error:
         return Unreadable(place, f"{type(error).__name__}: {error}")

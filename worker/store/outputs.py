@@ -17,6 +17,7 @@ import redis.asyncio
 
 from worker.observability import warn
 from worker.output.events import (
+    ApprovalRequestOutput,
     Outcome,
     Output,
     TextDeltaOutput,
@@ -40,7 +41,7 @@ class Snapshot:
     """A turn at one moment. Reading on from `last_id` gives exactly what came after.
 
     `text`: of the completed calls; `marker`: its UTF-8 bytes. `open_text`: what the open attempt (`call`, `attempt`; 0
-    when none is open) has staged. `state`: queued, running or sealed. `seq`: of the last output.
+    when none is open) has staged. `state`: queued, running, parked or sealed. `seq`: of the last output.
     """
 
     session: str
@@ -59,6 +60,11 @@ class Snapshot:
 def encode_output(output: Output) -> str:
     """The stored form of an output that the store will number."""
     return output.model_dump_json(exclude=_NUMBERED_BY_THE_STORE, exclude_none=True)
+
+
+def encode_request(request: ApprovalRequestOutput) -> str:
+    """The stored form of an approval request whose expiry the store will fill in."""
+    return request.model_dump_json(exclude={*_NUMBERED_BY_THE_STORE, "expires_at_ms"}, exclude_none=True)
 
 
 def encode_text_at(output: TextOutput, offset: int, length: int) -> str:

@@ -12,20 +12,25 @@ import redis.asyncio
 from worker.output.events import Outcome
 from worker.store import keys
 from worker.store.journal import decode_failure, decode_totals
-from worker.turn.commands import Failure, UsageTotals
+from worker.turn.commands import Failure
+from worker.turn.usage import UsageTotals
 
-RECORD_VERSION = 1
-"""The newest turn record, journal included, that this code reads and the one that it writes."""
+RECORD_VERSION = 2
+"""The newest turn record, journal included, that this code reads and the one that it writes.
 
-State = Literal["queued", "running", "sealed"]
+1: the first. 2: approvals, compaction, who answered a call and what its provider wants back.
+"""
+
+State = Literal["queued", "running", "parked", "sealed"]
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
     """A turn. Times are UTC milliseconds of the store's clock.
 
-    `state` queued: nobody drives it, though somebody may have. `outcome`, `reason`, `failure`, `correlation_id` and
-    `sealed_ms` are set by the seal. `marker`: UTF-8 bytes of committed text. `discards`: attempts that died.
+    `state` queued: nobody drives it, though somebody may have; parked: it waits for a person. `outcome`, `reason`,
+    `failure`, `correlation_id` and `sealed_ms` are set by the seal. `marker`: UTF-8 bytes of committed text.
+    `discards`: attempts that died. `requester`: who alone may decide the turn's approvals; None: anybody.
     """
 
     turn: str
@@ -47,14 +52,30 @@ class TurnRecord:
     discards: int
     calls: int
     crashes: int
+    requester: str | None = None
 
 
 async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
     """The record of a turn, or None when there is none (any more)."""
     stored: Any = await redis.hgetall(keys.turn_record(turn))
-    if not stored:
-        return None
+    return _record(turn, stored) if stored else None
 
+
+async def unsealed_turns(redis: redis.asyncio.Redis, partitions: int, limit: int) -> list[TurnRecord]:
+    """The turns that have not ended, the oldest first, at most `limit`."""
+    turns: list[tuple[float, str]] = []
+    for partition in range(partitions):
+        live: Any = await redis.zrange(keys.live(partition), 0, limit - 1, withscores=True)
+        turns += [(submitted_ms, turn.decode()) for turn, submitted_ms in live]
+    oldest = [turn for _, turn in sorted(turns)[:limit]]
+    pipeline = redis.pipeline(transaction=False)
+    for turn in oldest:
+        pipeline.hgetall(keys.turn_record(turn))
+    found = zip(oldest, await pipeline.execute(), strict=True)
+    return [_record(turn, stored) for turn, stored in found if stored and stored[b"state"] != b"sealed"]
+
+
+def _record(turn: str, stored: dict[bytes, bytes]) -> TurnRecord:
     def told(name: str) -> Any:
         return stored.get(name.encode(), b"").decode() or None
 
@@ -62,7 +83,7 @@ async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
     return TurnRecord(
         turn=turn,
         session=stored[b"session"].decode(),
-        state=stored[b"state"].decode(),
+        state=told("state"),
         outcome=told("outcome"),
         reason=told("reason"),
         failure=decode_failure(stored.get(b"failure", b"")),
@@ -79,6 +100,7 @@ async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
         discards=int(stored[b"discards"]),
         calls=int(stored[b"calls"]),
         crashes=int(stored[b"crashes"]),
+        requester=told("requester"),
     )
 
 

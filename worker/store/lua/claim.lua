@@ -5,12 +5,13 @@
 -- ARGV 1 nonce; 2 lifetime of the lease in ms; 3 record version that the claimant reads and writes; 4 the session's
 --      member of due; 5 what the names of the partition's keys begin with (which turn it is, only the queue knows)
 -- Refuses, with an empty list and no change, a turn that a living owner holds, and a turn or a session in which a newer
--- version has written. Of an empty queue it takes the session out of due. A vanished owner counts as a crash, one that
--- released the turn does not.
+-- version has written. With an empty queue, or a turn that waits for a person, the session is due no more. A vanished
+-- owner counts as a crash, one that released the turn or parked it does not.
 -- Writes nonce, epoch + 1, op 0, the lease, the version of what will be written; at the first claim the turn's
 -- deadline; keeps what the session remembers from expiring while a turn lives.
 -- The same nonce again, while it holds the lease or nobody has taken it: the same grant, and a fresh lease.
--- Replies {} | {record (names and values), journal, text, last_input_tokens or '', watched 0|1, ms to the deadline}
+-- Replies {} | {record (names and values), journal, text, session record (names and values), watched 0|1, ms to the
+-- deadline}
 local turn = redis.call('LINDEX', KEYS[1], 0)
 if not turn then
   redis.call('ZREM', KEYS[2], ARGV[4])
@@ -23,6 +24,10 @@ local stored = redis.call('HMGET', record, 'v', 'state', 'nonce', 'lease_ms', 'c
   'turn_deadline_ms')
 local version = math.max(tonumber(stored[1]), tonumber(redis.call('HGET', KEYS[3], 'v') or 0))
 if version > tonumber(ARGV[3]) then
+  return {}
+end
+if stored[2] == 'parked' then
+  redis.call('ZREM', KEYS[2], ARGV[4])
   return {}
 end
 local is_driven = stored[2] == 'running'
@@ -47,7 +52,7 @@ return {
   redis.call('HGETALL', record),
   redis.call('LRANGE', ARGV[5] .. 'journal:' .. turn, 0, -1),
   redis.call('GET', ARGV[5] .. 'text:' .. turn) or '',
-  redis.call('HGET', KEYS[3], 'last_input_tokens') or '',
+  redis.call('HGETALL', KEYS[3]),
   (watched_until and tonumber(watched_until) > now) and 1 or 0,
   string.format('%.0f', deadline - now)
 }

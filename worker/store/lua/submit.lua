@@ -33,7 +33,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_ms = string.format('%.0f', now)
 redis.call('HSET', KEYS[1], 'turn', ARGV[1], 'session', ARGV[2], 'created_ms', now_ms, 'state', 'queued', 'nonce', '',
   'lease_ms', 0, 'epoch', 0, 'op', 0, 'reply', '', 'seq', 0, 'at', 0, 'marker', 0, 'open', '', 'open_bytes', 0,
-  'call', 0, 'attempt', 0, 'calls', 0, 'resumes', 0, 'discards', 0, 'crashes', 0, unpack(ARGV, 8))
+  'call', 0, 'attempt', 0, 'calls', 0, 'resumes', 0, 'discards', 0, 'crashes', 0, 'streamed', 0,
+  unpack(ARGV, 8))
 redis.call('RPUSH', KEYS[2], ARGV[1])
 redis.call('ZADD', KEYS[3], 'NX', now_ms, ARGV[3])
 redis.call('ZADD', KEYS[4], now_ms, ARGV[1])

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- prelude: fence
--- tool_end: a tool call has its result.
+-- record: something happened between two calls: a tool has its result, or the conversation was made shorter.
 --
 -- KEYS 1 turn record; 2 journal; 3 outputs
 -- ARGV 1..5 fence; 6 the fact (JSON); 7.. outputs (JSON, in order)
 -- Replies OK seq | STATE 'open' while an attempt is open | the fence's. Runs at maxmemory: what a tool has done is not
 -- forgotten for want of room.
-local turn, refusal = fence('tool_end')
+local turn, refusal = fence('record')
 if not turn then
   return refusal
 end

@@ -1,0 +1,213 @@
+"""Approval requests: who answers them, that each is decided once, and which ones wait.
+
+What belongs here: answering, expiring, listing. What must not be known here: how a person is asked or told, what a turn
+does with the answer. Asking is a verb of the turn's owner (`worker.store.accumulator`).
+
+An answer, the end of the time to answer and the end of the turn race in scripts: one of them counts. Times are the
+server's.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, get_args
+
+import redis
+import redis.asyncio
+
+from worker import ids
+from worker.errors import LocalProtocolError, StoreFull
+from worker.output.approvals import APPROVE_SESSION, EXPIRY, REFUSALS, Refusal
+from worker.output.events import ApprovalDecidedOutput, ApprovalOption, ApprovalRequestOutput, TextOutput, decode
+from worker.store import keys
+from worker.store.journal import encode_decision
+from worker.store.outputs import encode_output
+from worker.store.repeat import is_unanswered, until_answered
+from worker.store.script import Argument, Script
+
+PATIENCE_S = 5.0
+"""How long an answer is repeated while Redis does not answer."""
+
+MOST_REFUSALS = 100
+"""Refused answers to one request that are told to the turn's readers and remembered."""
+
+_PAGE = 1000
+_AGAIN_MS = 10_000
+"""An expiry that a vanished process had taken up is taken up again after this time."""
+
+_NOTICED: tuple[Refusal, ...] = ("prompt_expired", "wrong_requester", "option_unavailable")
+_resolve = Script("worker.store", "resolve")
+_expire = Script("worker.store", "expire")
+_sweep = Script("worker.store", "sweep")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """An answer that counts. `option`: its key; `by`: who gave it."""
+
+    approval: str
+    turn: str
+    session: str
+    option: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingApproval:
+    """A request that waits for a person. `requester`: who alone may decide; None: anybody may.
+
+    `arguments`: the JSON text that the model wrote. Times are UTC milliseconds of the store's clock.
+    """
+
+    approval: str
+    turn: str
+    session: str
+    agent: str
+    tool: str
+    arguments: str = field(repr=False)
+    requester: str | None
+    options: tuple[ApprovalOption, ...]
+    asked_ms: int
+    expires_ms: int
+
+
+async def resolve(
+    redis: redis.asyncio.Redis, approval: str, option: str, by: str, *, patience_s: float = PATIENCE_S
+) -> Resolution | Refusal:
+    """Answer a request; when this returns a resolution, the answer is on disk and may be shown.
+
+    The same answer by the same person gives the same result, however often. While Redis does not answer, it is repeated
+    for `patience_s` seconds.
+    """
+    place = ids.parse_approval(approval)
+    if place is None:
+        return "no_history"
+    turn, call, index = place
+    args = [
+        *_common(turn),
+        keys.beginning(keys.partition_of_turn(turn)),
+        f"{call}_{index}",
+        option,
+        by,
+        encode_decision(option, by),
+        _decided(option, by),
+        int(option == APPROVE_SESSION),
+        MOST_REFUSALS,
+        *(part for code in _NOTICED for part in (code, _notice(code, REFUSALS[code]))),
+    ]
+    limit = monotonic() + patience_s
+    try:
+        reply = await until_answered(
+            lambda: _resolve(redis, _names(turn), args, durable=True), lambda: monotonic() < limit
+        )
+    except StoreFull:
+        return "persist_failed"
+    except Exception as error:
+        if not is_unanswered(error):
+            raise
+        return "persist_failed"
+    match reply:
+        case [b"OK", session]:
+            return Resolution(approval, turn, session.decode(), option, by)
+        case [b"NO", code] if code.decode() in get_args(Refusal):
+            refusal: Refusal = code.decode()
+            return refusal
+        case _:
+            raise LocalProtocolError(f"resolve answered {reply[:1]!r}")
+
+
+def expire_due(redis: redis.Redis, partition: int) -> None:
+    """Decide as expired whatever nobody has answered in time."""
+    while True:
+        found = _sweep.run(redis, [keys.due(partition)], [_PAGE, _AGAIN_MS, keys.DUE_APPROVAL])
+        for turn in found:
+            _expire.run(redis, _names(turn.decode()), _common(turn.decode()))
+        if len(found) < _PAGE:
+            return
+
+
+async def pending(redis: redis.asyncio.Redis, partitions: Iterable[int]) -> list[PendingApproval]:
+    """The requests of these partitions that nobody has decided, the one that expires first before all others."""
+    waiting: list[PendingApproval] = []
+    for partition in partitions:
+        names: Any = await redis.zrange(keys.waiting(partition), 0, -1)
+        waiting += await _read(redis, [name.decode() for name in names])
+    return sorted(waiting, key=lambda one: one.expires_ms)
+
+
+async def _read(redis: redis.asyncio.Redis, approvals: list[str]) -> list[PendingApproval]:
+    places = [(approval, place) for approval in approvals if (place := ids.parse_approval(approval)) is not None]
+    pipeline = redis.pipeline(transaction=False)
+    for _, (turn, call, index) in places:
+        pipeline.hget(keys.approvals(turn), f"{call}_{index}:asked")
+        pipeline.hmget(keys.turn_record(turn), "session", "agent", "state")
+    answers = iter(await pipeline.execute())
+    asked = [
+        (approval, turn, entry.decode(), record)
+        for (approval, (turn, _, _)), entry, record in zip(places, answers, answers, strict=True)
+        if entry is not None and record[2] not in (None, b"sealed")
+    ]
+    pipeline = redis.pipeline(transaction=False)
+    for _, turn, entry, _ in asked:
+        pipeline.xrange(keys.out(turn), entry, entry)
+    found: list[PendingApproval] = []
+    for (approval, turn, entry, record), stored in zip(asked, await pipeline.execute(), strict=True):
+        request = decode(stored[0][1][b"o"]) if stored else None
+        if isinstance(request, ApprovalRequestOutput):
+            found.append(_pending(approval, turn, int(entry.partition("-")[0]), record, request))
+    return found
+
+
+def _pending(
+    approval: str, turn: str, asked_ms: int, record: list[bytes], request: ApprovalRequestOutput
+) -> PendingApproval:
+    return PendingApproval(
+        approval=approval,
+        turn=turn,
+        session=record[0].decode(),
+        agent=record[1].decode(),
+        tool=request.name,
+        arguments=request.arguments,
+        requester=request.requester,
+        options=request.options,
+        asked_ms=asked_ms,
+        expires_ms=request.expires_at_ms,
+    )
+
+
+# What the scripts are told.
+
+
+def _names(turn: str) -> list[str]:
+    partition = keys.partition_of_turn(turn)
+    return [
+        keys.turn_record(turn),
+        keys.approvals(turn),
+        keys.journal(turn),
+        keys.out(turn),
+        keys.due(partition),
+        keys.waiting(partition),
+        keys.log(partition),
+    ]
+
+
+def _common(turn: str) -> list[Argument]:
+    return [
+        turn,
+        ids.approvals_of(turn),
+        keys.DUE_APPROVAL + turn,
+        keys.DUE_LEASE,
+        _notice("prompt_expired", EXPIRY),
+    ]
+
+
+def _notice(code: Refusal, words: str) -> str:
+    return encode_output(TextOutput(text=words, is_call_boundary=False, notice=code))
+
+
+def _decided(option: str, by: str) -> str:
+    """The output of a decision without what its script puts before it."""
+    output = ApprovalDecidedOutput(approval="", option=option, by=by)
+    kept = output.model_dump(exclude={"turn", "seq", "at_ms", "call", "attempt", "approval"})
+    return json.dumps(kept)
