@@ -35,14 +35,14 @@ class Body:
         """What the handler returns."""
         return self._response
 
-    async def send_page(self, page: Page) -> None:
+    async def send_page(self, page: Page, body: bytes) -> None:
         """Send an answer that is no stream."""
         self._response = web.Response(
-            status=page.status, body=page.body, headers={"Content-Type": page.content_type, **page.headers}
+            status=page.status, body=body, headers={"Content-Type": page.content_type, **page.headers}
         )
         await self._response.prepare(self._request)
         await self._response.write_eof()
-        self.bytes_sent = len(page.body)
+        self.bytes_sent = len(body)
 
     async def open(self) -> None:
         """Send the head, and cut at once if the body is cut at byte 0."""

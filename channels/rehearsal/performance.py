@@ -1,7 +1,7 @@
 """One call of a script, performed for one client.
 
 What belongs here: what each step does, in order, and what is recorded as sent. What must not be known here: which
-call is due, how bytes travel (`body`), what a chunk looks like (`wire`).
+call is due, how bytes travel (`body`), what the steps look like in a wire format (`wires`).
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from channels.rehearsal.steps import (
     EndlessLine,
     Finish,
     KeepAlive,
+    Page,
     Pause,
     Raw,
     Reset,
@@ -28,28 +29,25 @@ from channels.rehearsal.steps import (
     Step,
     Truncate,
 )
-from channels.rehearsal.transcript import Ended, Sent
-from channels.rehearsal.wire import END_MARK, ChatWire, comment, error_event
+from channels.rehearsal.transcript import Ended, Exchange
+from channels.rehearsal.wire import JsonObject, Question, Wire
 
 _FLOOD_BYTES = 65536
 _Piece = TypeVar("_Piece")
 
 
 class Performance:
-    """Performs a call once. `prompt_words`: of the request, when the client asked for usage; else None.
+    """Performs a call once, as the answer of an exchange. `ended`: how the answer ends if it is stopped now."""
 
-    `ended`: how the answer ends if it is stopped now.
-    """
-
-    def __init__(self, call: Call, wire: ChatWire, body: Body, sent: Sent, prompt_words: int | None) -> None:
+    def __init__(self, call: Call, wire: Wire, question: Question, body: Body, exchange: Exchange) -> None:
         self.ended: Ended = "client_left"
         self._call = call
         self._wire = wire
+        self._question = question
         self._body = body
-        self._sent = sent
-        self._prompt_words = prompt_words
-        self._has_role = False
-        self._has_end_mark = False
+        self._sent = exchange.sent
+        self._answer = wire.answer(exchange.n, question, self._usage())
+        self._has_ended_well = False
         self._is_over = False
 
     async def run(self) -> None:
@@ -57,7 +55,7 @@ class Performance:
         await self._hold(self._call.delay_s)
         if self._call.page is not None:
             self.end_as("status")
-            await self._body.send_page(self._call.page)
+            await self._send_page(self._call.page)
             return
         await self._body.open()
         for step in self._call.steps:
@@ -67,6 +65,10 @@ class Performance:
         if not any(isinstance(step, Raw) for step in self._call.steps):
             await self._send_ending()
         await self._end_body("raw")
+
+    async def _send_page(self, page: Page) -> None:
+        body = self._wire.refusal(page.status, page.message, page.code) if page.body is None else page.body
+        await self._body.send_page(page, body)
 
     async def _perform(self, step: Step) -> None:  # noqa: C901, PLR0912 - one arm a step
         match step:
@@ -87,7 +89,7 @@ class Performance:
                 while True:
                     await self._body.write(b"x" * _FLOOD_BYTES)
             case SendError(error, event):
-                await self._body.write(error_event(error, event))
+                await self._body.write(self._answer.error(error, event))
                 await self._end_body("error")
             case Finish(reason):
                 await self._send_finish(reason)
@@ -105,27 +107,21 @@ class Performance:
     async def _say(self, step: Say) -> None:
         async for piece in _paced(step.pieces, step.every_s):
             if step.is_reasoning:
-                await self._send_content(self._wire.reasoning(piece))
+                await self._body.write(self._answer.reasoning(piece))
                 self._sent.reasoning += piece
             else:
-                await self._send_content(self._wire.text(piece))
+                await self._body.write(self._answer.text(piece))
                 self._sent.text += piece
 
     async def _call_tool(self, step: CallTool) -> None:
-        index = len(self._sent.tool_calls)
-        call_id = step.id or f"call_{secrets.token_hex(8)}"
-        await self._send_content(self._wire.tool_call(index, call_id, step.name))
+        call_id = step.id or f"{self._wire.call_id_prefix}{secrets.token_hex(8)}"
+        await self._body.write(self._answer.open_tool(call_id, step.name))
         record = {"id": call_id, "name": step.name, "arguments": ""}
         self._sent.tool_calls.append(record)
         async for piece in _paced(step.pieces, step.every_s):
-            await self._body.write(self._wire.arguments(index, piece))
+            await self._body.write(self._answer.arguments(piece))
             record["arguments"] += piece
-
-    async def _send_content(self, chunk: bytes) -> None:
-        if not self._has_role:
-            await self._body.write(self._wire.role())
-            self._has_role = True
-        await self._body.write(chunk)
+        await self._body.write(self._answer.close_tool())
 
     async def _keep_alive(self, step: KeepAlive) -> None:
         loop = asyncio.get_running_loop()
@@ -133,7 +129,7 @@ class Performance:
         before = self.ended
         self.end_as("stall")
         while loop.time() < until:
-            await self._body.write(comment(step.comment))
+            await self._body.write(self._answer.keepalive(step.comment))
             await asyncio.sleep(step.every_s)
         self.ended = before
 
@@ -144,31 +140,31 @@ class Performance:
             await self._body.write(part)
 
     async def _send_finish(self, reason: str) -> None:
-        await self._send_content(self._wire.finish(reason))
+        await self._body.write(self._answer.finish(reason, self._usage()))
         self._sent.finish_reason = reason
-        self.ended = "complete"
+        self._sent.usage = self._answer.usage
+        if self._answer.is_whole_at_finish:
+            self.ended = "complete"
 
     async def _send_ending(self) -> None:
         if self._sent.finish_reason is None:
             await self._send_finish("tool_calls" if self._sent.tool_calls else "stop")
-        usage = self._call.usage or self._counted_usage()
-        if usage is not None and self._sent.usage is None:
-            await self._body.write(self._wire.usage(usage))
-            self._sent.usage = usage
-        if not self._has_end_mark:
-            self._has_end_mark = True
-            await self._body.write(END_MARK)
+        if self._has_ended_well:
+            return
+        if self._sent.usage is None and (self._call.usage is not None or self._question.wants_usage):
+            await self._body.write(self._answer.report_usage(self._usage()))
+            self._sent.usage = self._answer.usage
+        self._has_ended_well = True
+        await self._body.write(self._answer.end())
+        self.ended = "complete"
 
-    def _counted_usage(self) -> dict[str, object] | None:
+    def _usage(self) -> JsonObject:
         """A word is a token here, so that usage differs from answer to answer and can be checked."""
-        if self._prompt_words is None:
-            return None
+        if self._call.usage is not None:
+            return self._call.usage
+        prompt = self._question.words
         words = len(self._sent.text.split()) + len(self._sent.reasoning.split())
-        return {
-            "prompt_tokens": self._prompt_words,
-            "completion_tokens": words,
-            "total_tokens": self._prompt_words + words,
-        }
+        return {"prompt_tokens": prompt, "completion_tokens": words, "total_tokens": prompt + words}
 
     async def _hold(self, seconds: float) -> None:
         """Silence. A client that leaves now has left a stall."""

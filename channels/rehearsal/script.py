@@ -1,6 +1,7 @@
 """A script file, read and checked.
 
-What belongs here: the keys of a script and what they stand for. What must not be known here: HTTP, time.
+What belongs here: the keys of a script and what they stand for. What must not be known here: HTTP, time, wire formats.
+One script serves every wire format. Finish reasons and usage are written in the words of Chat Completions.
 
     after_last = "repeat"                 # or "last", "refuse": what follows the last call of a conversation
     models = ["stand-in"]                 # a request for another model is answered 404; left out: any model is known
@@ -122,8 +123,7 @@ def _page(table: Table) -> Page | None:
         return Page(status, _page_headers(table), "text/html; charset=utf-8", table.text("html").encode())
     status = table.count("status", least=200, most=599)
     if not table.has("body"):
-        error = {"message": f"rehearsed status {status}", "type": "rehearsed", "code": None}
-        return Page(status, _page_headers(table), "application/json", orjson.dumps({"error": error}))
+        return Page(status, _page_headers(table), "application/json", None, f"rehearsed status {status}")
     body = table.value("body")
     if isinstance(body, str):
         return Page(status, _page_headers(table), "text/plain; charset=utf-8", body.encode())
@@ -195,7 +195,8 @@ def _error(table: Table, _: Path) -> SendError:
 
 def _keepalive(table: Table, _: Path) -> KeepAlive:
     every_s = table.seconds("keepalive_every_s")
-    return KeepAlive(every_s, table.seconds_or_forever("for_s", float("inf")), table.text("comment", "keep-alive"))
+    comment = table.text("comment") if table.has("comment") else None
+    return KeepAlive(every_s, table.seconds_or_forever("for_s", float("inf")), comment)
 
 
 def _pieces(table: Table, text: str) -> tuple[str, ...]:

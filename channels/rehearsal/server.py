@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,16 +17,21 @@ import orjson
 from aiohttp import web
 
 from channels.rehearsal.body import Body, BodyCut
-from channels.rehearsal.cues import Cue, Cues, words_of
+from channels.rehearsal.cues import Cue, Cues, refused
 from channels.rehearsal.performance import Performance
 from channels.rehearsal.script import load_script
 from channels.rehearsal.steps import Script
 from channels.rehearsal.transcript import Exchange, Transcript
-from channels.rehearsal.wire import ChatWire
+from channels.rehearsal.wire import NO_QUESTION, JsonObject, Question, RequestRefused, Wire
+from channels.rehearsal.wires.anthropic import AnthropicWire
+from channels.rehearsal.wires.chat import ChatWire
+from channels.rehearsal.wires.responses import ResponsesWire
 from worker.errors import ConfigurationError
 
+WIRES: tuple[Wire, ...] = (ChatWire(), ResponsesWire(), AnthropicWire())
 _LARGEST_REQUEST = 256 * 1024 * 1024
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
+_WITHHELD = "withheld"
 
 
 class StandIn:
@@ -46,7 +52,8 @@ class StandIn:
         self._answers: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
         app = web.Application(client_max_size=_LARGEST_REQUEST)
-        app.router.add_post("/v1/chat/completions", self._chat)
+        for wire in WIRES:
+            app.router.add_post(f"/{{before:(.+/)?}}{wire.path}", partial(self._ask, wire))
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/health", self._health)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
@@ -81,27 +88,39 @@ class StandIn:
     ) -> None:
         await self.stop()
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
+    async def _ask(self, wire: Wire, request: web.Request) -> web.StreamResponse:
         asked = _object(await request.read())
         if asked is None:
-            return web.json_response({"error": {"message": "the body is no JSON object"}}, status=400)
-        cue = self._cues.next(asked)
+            body = wire.refusal(400, "the body is no JSON object", "invalid_request_error")
+            return web.Response(status=400, body=body, content_type="application/json")
+        question = NO_QUESTION
+        try:
+            question = wire.question(asked, request.headers)
+            cue = self._cues.next(question)
+        except RequestRefused as refusal:
+            cue = Cue(refused(refusal))
         self._requests += 1
-        headers = {key.lower(): value for key, value in request.headers.items() if key.lower() not in _SECRET_HEADERS}
-        exchange = Exchange(self._requests, cue.conversation, cue.number, {**asked, "headers": headers})
+        headers = {
+            key.lower(): _WITHHELD if key.lower() in _SECRET_HEADERS else value
+            for key, value in request.headers.items()
+        }
+        exchange = Exchange(
+            self._requests, wire.name, question.prompt, cue.conversation, cue.number, {**asked, "headers": headers}
+        )
         self.transcript.start(exchange)
         answer = asyncio.current_task()
         assert answer is not None
         self._answers.add(answer)
         try:
-            return await self._answer(request, cue, exchange)
+            return await self._answer(request, wire, question, cue, exchange)
         finally:
             self._answers.discard(answer)
 
-    async def _answer(self, request: web.Request, cue: Cue, exchange: Exchange) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.Request, wire: Wire, question: Question, cue: Cue, exchange: Exchange
+    ) -> web.StreamResponse:
         body = Body(request, cue.call.cut_at_byte)
-        wire = ChatWire(exchange.n, str(exchange.request.get("model")))
-        performance = Performance(cue.call, wire, body, exchange.sent, words_of(exchange.request))
+        performance = Performance(cue.call, wire, question, body, exchange)
         try:
             await performance.run()
         except BodyCut:
@@ -150,7 +169,7 @@ def run(script_path: Path, host: str, port: int, transcript_path: Path | None, s
     asyncio.run(until_stopped())
 
 
-def _object(data: bytes) -> dict[str, Any] | None:
+def _object(data: bytes) -> JsonObject | None:
     with contextlib.suppress(orjson.JSONDecodeError):
         found = orjson.loads(data)
         return found if isinstance(found, dict) else None

@@ -47,11 +47,14 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """Send a comment `every_s` seconds and nothing else, for `for_s` seconds."""
+    """Send a sign of life `every_s` seconds and nothing else, for `for_s` seconds.
+
+    `comment`: its words; None: the one that servers of the wire format send.
+    """
 
     every_s: float
     for_s: float
-    comment: str
+    comment: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +114,17 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer that is no stream: an error status, or a page where a stream was due."""
+    """An answer that is no stream: an error status, or a page where a stream was due.
+
+    `body` None: the error object of the wire format, with `message` and `code`.
+    """
 
     status: int
     headers: dict[str, str]
     content_type: str
-    body: bytes = field(repr=False)
+    body: bytes | None = field(repr=False)
+    message: str = ""
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +132,8 @@ class Call:
     """One answer. `page` stands for it if there is one, else `steps` are performed.
 
     `delay_s`: silence before the head of the answer. `cut_at_byte`: the connection is closed when that many bytes of
-    the body are out. `usage`: sent with the ending. An ending that no step has sent is added, unless a step ended the
-    body in another way or sent it raw.
+    the body are out. `usage`: sent with the ending; in the words of Chat Completions, and translated for other wire
+    formats. An ending that no step has sent is added, unless a step ended the body in another way or sent it raw.
     """
 
     steps: tuple[Step, ...] = ()

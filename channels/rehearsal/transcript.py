@@ -3,12 +3,13 @@
 What belongs here: the record of one request, the file, waiting for a record. What must not be known here: scripts,
 HTTP. The file holds one JSON object a line:
 
-    {"event": "started", "at", "n", "conversation", "call", "request"}
-    {"event": "ended", "at", "n", "conversation", "call", "request", "sent", "ended"}
+    {"event": "started", "at", "n", "wire", "prompt", "conversation", "call", "request"}
+    {"event": "ended", "at", "n", "wire", "prompt", "conversation", "call", "request", "sent", "ended"}
 
-`at`: UTC, ISO 8601. `n`: the request's number, from 1. `conversation`: a hash of the first user message. `call`: which
-call of the conversation's list answers, from 1; null where none does. `request`: the body's fields, and `headers`
-less those that hold keys. `sent`: what was really handed to the network, piece by piece.
+`at`: UTC, ISO 8601. `n`: the request's number, from 1. `wire`: the wire format of the path that was asked. `prompt`:
+the first user message; `conversation`: its hash. `call`: which call of the conversation's list answers, from 1; null
+where none does. `request`: the body's fields, and `headers`; of those that hold keys only the names. `sent`: what was
+really handed to the network, piece by piece.
 """
 
 import asyncio
@@ -23,15 +24,16 @@ from typing import Any, Literal, TextIO
 from worker.errors import ConfigurationError
 
 Ended = Literal["complete", "truncated", "error", "raw", "stall", "cut", "reset", "status", "client_left", "stopped"]
-"""How an answer ended. `complete`: its end mark or finish reason went out, whatever came later. `stall`: it was
-silent until the client left. `raw`: bytes of the script went out as they are. `stopped`: the server was stopped."""
+"""How an answer ended. `complete`: all went out that its wire format wants of a whole answer, whatever came later.
+`stall`: it was silent until the client left. `raw`: bytes of the script went out as they are. `stopped`: the server was
+stopped."""
 
 _KEPT = 1000
 
 
 @dataclass(slots=True)
 class Sent:
-    """What went out. `bytes`: of the body."""
+    """What went out. `finish_reason`: as the script has it. `usage`: as it was sent. `bytes`: of the body."""
 
     text: str = ""
     reasoning: str = ""
@@ -43,9 +45,11 @@ class Sent:
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and its answer. `ended` None: it still goes on."""
+    """One request and its answer. `prompt`: its first user message. `ended` None: the answer still goes on."""
 
     n: int
+    wire: str
+    prompt: str = field(repr=False)
     conversation: str | None
     call: int | None
     request: dict[str, Any] = field(repr=False)
@@ -70,13 +74,13 @@ class Transcript:
     def start(self, exchange: Exchange) -> None:
         """Record that a request has come."""
         self.exchanges.append(exchange)
-        record = {"n": exchange.n, "conversation": exchange.conversation, "call": exchange.call}
-        self._write("started", {**record, "request": exchange.request})
+        self._write("started", _told(exchange, "n", "wire", "prompt", "conversation", "call", "request"))
 
     def end(self, exchange: Exchange, ended: Ended) -> None:
         """Record how its answer ended."""
         exchange.ended = ended
-        self._write("ended", asdict(exchange))
+        told = _told(exchange, "n", "wire", "prompt", "conversation", "call", "request", "ended")
+        self._write("ended", {**told, "sent": asdict(exchange.sent)})
 
     def close(self) -> None:
         """Close the file."""
@@ -112,3 +116,7 @@ class Transcript:
             self._file.flush()
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _told(exchange: Exchange, *names: str) -> dict[str, Any]:
+    return {name: getattr(exchange, name) for name in names}

@@ -1,64 +1,134 @@
-"""The Chat Completions wire format, as the stand-in provider sends it.
+"""What the stand-in provider needs of a wire format, and how server-sent events are written.
 
-What belongs here: what a chunk looks like. What must not be known here: scripts, HTTP, time.
+What belongs here: the contract. What must not be known here: any wire format, scripts, HTTP, time.
+
+Usage is spoken of in the words of Chat Completions (`prompt_tokens`, `completion_tokens`, ...), as in scripts; each
+wire format translates it.
 """
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import orjson
 
-END_MARK = b"data: [DONE]\n\n"
+JsonObject = dict[str, Any]
 
 
-class ChatWire:
-    """The chunks of one answer. `number` makes its id."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a request asks, in no wire format's words.
 
-    def __init__(self, number: int, model: str) -> None:
-        self._number = number
-        self._model = model
+    `prompt`: the first user message. `words`: of all messages. `wants_usage`: the answer ends with usage even where
+    the script names none. `wants_sealed_reasoning`: reasoning comes with a form that the client may send back.
+    """
 
-    def role(self) -> bytes:
-        """The chunk before the first content."""
-        return self._delta({"role": "assistant", "content": ""})
+    model: str
+    prompt: str
+    words: int
+    wants_usage: bool = True
+    wants_sealed_reasoning: bool = False
+
+
+NO_QUESTION = Question("", "", 0)
+
+
+class RequestRefused(Exception):
+    """The request is answered with an error status. The message is for a person, `code` for a program."""
+
+    def __init__(self, message: str, status: int = 400, code: str = "invalid_request_error") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class Answer(Protocol):
+    """One streamed answer: each method gives the bytes that say so, with all that the wire format wants before them.
+
+    `usage`: as it went out; None while it has not. `is_whole_at_finish`: a client need not wait for the end mark.
+    """
+
+    usage: JsonObject | None
+    is_whole_at_finish: bool
 
     def text(self, piece: str) -> bytes:
         """A piece of the answer."""
-        return self._delta({"content": piece})
+        ...
 
     def reasoning(self, piece: str) -> bytes:
         """A piece of the model's thinking."""
-        return self._delta({"reasoning_content": piece})
+        ...
 
-    def tool_call(self, index: int, call_id: str, name: str) -> bytes:
+    def open_tool(self, call_id: str, name: str) -> bytes:
         """The head of a tool call."""
-        function = {"name": name, "arguments": ""}
-        return self._delta({"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]})
+        ...
 
-    def arguments(self, index: int, piece: str) -> bytes:
-        """A piece of a tool call's arguments."""
-        return self._delta({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+    def arguments(self, piece: str) -> bytes:
+        """A piece of the arguments of the tool call that is open."""
+        ...
 
-    def finish(self, reason: str) -> bytes:
-        """The chunk with the finish reason."""
-        return self._chunk({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+    def close_tool(self) -> bytes:
+        """The tool call is whole."""
+        ...
 
-    def usage(self, usage: dict[str, object]) -> bytes:
-        """The chunk that holds usage and no choice."""
-        return self._chunk({"choices": [], "usage": usage})
+    def keepalive(self, comment: str | None) -> bytes:
+        """Bytes without content: a comment with these words; None: what the wire format's own servers send."""
+        ...
 
-    def _delta(self, delta: dict[str, object]) -> bytes:
-        return self._chunk({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    def error(self, error: JsonObject, event: str | None) -> bytes:
+        """An error inside the stream; under an event name it stands alone, as some servers send it."""
+        ...
 
-    def _chunk(self, fields: dict[str, object]) -> bytes:
-        head = {"id": f"chatcmpl-{self._number}", "object": "chat.completion.chunk", "created": 0}
-        return b"data: " + orjson.dumps({**head, "model": self._model, **fields}) + b"\n\n"
+    def finish(self, reason: str, usage: JsonObject) -> bytes:
+        """The finish reason, in the words of Chat Completions or the wire format's own; with usage where it belongs."""
+        ...
+
+    def report_usage(self, usage: JsonObject) -> bytes:
+        """Usage after the finish reason; nothing where `finish` had it."""
+        ...
+
+    def end(self) -> bytes:
+        """The end mark; nothing where `finish` was it."""
+        ...
 
 
-def error_event(error: dict[str, object], event: str | None) -> bytes:
-    """An error object inside the stream; under an event name it stands alone, as some servers send it."""
-    if event is None:
-        return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
-    return b"event: " + event.encode() + b"\ndata: " + orjson.dumps(error) + b"\n\n"
+class Wire(Protocol):
+    """One wire format. `name`: as in the settings. `path`: the end of the paths that it is asked at.
+
+    `call_id_prefix`: what the ids of its tool calls begin with.
+    """
+
+    name: str
+    path: str
+    call_id_prefix: str
+
+    def question(self, asked: JsonObject, headers: Mapping[str, str]) -> Question:
+        """Read and check a request. Raises RequestRefused as the wire format's own server would refuse it."""
+        ...
+
+    def answer(self, number: int, question: Question, usage: JsonObject) -> Answer:
+        """A new answer. `number` makes its ids; `usage`: what can be said of it before it begins."""
+        ...
+
+    def refusal(self, status: int, message: str, code: str | None) -> bytes:
+        """The body of an answer with an error status. `code` None: it was rehearsed."""
+        ...
+
+
+def framed(event: str | None, data: Mapping[str, Any]) -> bytes:
+    """One server-sent event."""
+    head = b"" if event is None else b"event: " + event.encode() + b"\n"
+    return head + b"data: " + orjson.dumps(data) + b"\n\n"
 
 
 def comment(words: str) -> bytes:
     """A comment, which proves that the connection lives and no more."""
     return b": " + words.encode() + b"\n\n"
+
+
+def token_count(usage: Mapping[str, Any], *path: str) -> int:
+    """A number of tokens inside a usage object of Chat Completions; 0 where it is not there."""
+    found: Any = usage
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if type(found) is int else 0

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def provider(folder: Path, script: str) -> StandIn:
     return StandIn(load_script(path), transcript_path=folder / "transcript.jsonl")
 
 
-async def play(folder: Path, call: str, prompt: str = "hello", **fields: object) -> tuple[RawAnswer, Exchange]:
+async def play(folder: Path, call: str, prompt: str = "hello", **fields: Any) -> tuple[RawAnswer, Exchange]:
     """What one call of a script sends, and what the transcript says of it."""
     async with provider(folder, f"[[calls]]\n{call}\n") as stand_in:
         answer = await ask(stand_in.base_url, prompt, **fields)
