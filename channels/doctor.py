@@ -20,9 +20,12 @@ from redis.exceptions import RedisError
 
 from channels.settings import Settings
 from worker.app import make_app
+from worker.codecs.messages import Request, UserMessage
+from worker.codecs.wires import codec_of
 from worker.http import HTTP_FAULTS, classify, open_client, read_start
-from worker.settings import ProviderSettings
+from worker.sections import ProviderSettings
 from worker.sources import nearest
+from worker.store.health import HealthRules, standings
 
 _OLDEST_SERVER = (7, 0)
 _REDIS_LIMIT_S = 5.0
@@ -152,11 +155,36 @@ async def check_providers(settings: Settings) -> list[Check]:
     return checks
 
 
+async def check_provider_health(client: redis.asyncio.Redis, settings: Settings) -> list[Check]:
+    """Which providers all processes leave alone just now."""
+    health = settings.provider_health
+    rules = HealthRules(health.deaths, health.window_s, health.skip_s)
+    try:
+        found = await standings(client, settings.providers, rules)
+    except (RedisError, OSError):
+        return []  # `check_redis` tells of it
+    fix = "see to the server; it is asked again by itself (provider_health says when)"
+    return [
+        Check(
+            f"provider {name}",
+            True,
+            f"skipped for {one.left_s:.0f} s wherever another can be asked: {one.counts.deaths} attempts died of it, "
+            f"{one.counts.completions} calls completed",
+            fix,
+        )
+        for name, one in found.items()
+        if one.left_s is not None
+    ]
+
+
 async def _check_provider(name: str, provider: ProviderSettings, models: Sequence[str]) -> Check:
     title, url = f"provider {name}", f"{provider.base_url}/models"
-    headers = {header: value.get_secret_value() for header, value in provider.headers.items()}
+    codec = codec_of(provider.wire)
+    question = codec.encode(Request("", (UserMessage("?"),)))
+    headers = dict(question.headers)
     if provider.api_key is not None:
-        headers["authorization"] = f"Bearer {provider.api_key.get_secret_value()}"
+        headers |= codec.authorization(provider.api_key.get_secret_value())
+    headers |= {header.lower(): value.get_secret_value() for header, value in provider.headers.items()}
     try:
         async with (
             asyncio.timeout(_PROVIDER_LIMIT_S),
@@ -165,10 +193,10 @@ async def _check_provider(name: str, provider: ProviderSettings, models: Sequenc
         ):
             status = response.status_code
             body = await read_start(response.aiter_raw(), _MODELS_LIMIT_BYTES, _PROVIDER_LIMIT_S)
-            if status in _NOT_THERE:  # an empty request asks no model, but is no unknown place where chat is spoken
-                chat = await client.post(f"{provider.base_url}/chat/completions", headers=headers, json={})
-                if chat.status_code in _NOT_THERE:
-                    return _misplaced(title, name, url, status)
+            if status in _NOT_THERE:  # an empty request asks no model, but is no unknown place where the wire is spoken
+                asked = await client.post(f"{provider.base_url}{question.path}", headers=headers, json={})
+                if asked.status_code in _NOT_THERE:
+                    return _misplaced(title, name, url, question.path, status)
     except TimeoutError:
         return Check(
             title,
@@ -200,8 +228,8 @@ def judged(title: str, name: str, status: int, body: bytes, models: Sequence[str
     return Check(title, True, f"it answers and knows {', '.join(models) or f'{len(known)} models'}")
 
 
-def _misplaced(title: str, name: str, url: str, status: int) -> Check:
-    finding = f"{url} and chat/completions beside it are unknown there (HTTP {status})"
+def _misplaced(title: str, name: str, url: str, path: str, status: int) -> Check:
+    finding = f"{url} and {path.lstrip('/')} beside it are unknown there (HTTP {status})"
     return Check(title, False, finding, f"correct {_of(name)}; it often ends in /v1")
 
 

@@ -2,6 +2,7 @@
 
     LastwordError
       ConfigurationError      a setting, a file or an argument is wrong: names the field, the value and the fix
+      ToolsUnavailable        an MCP server cannot be reached now: what a turn may offer is not known
       LocalProtocolError      our own bug: an event that the state does not allow; nothing was changed
       StoreError              Redis answered something that no script of ours answers
         Fenced                another driver owns the turn: this one changes nothing more and says nothing
@@ -21,6 +22,17 @@ class LastwordError(Exception):
 
 class ConfigurationError(LastwordError):
     """A setting, a file or an argument is wrong. The message names the field, the value and the fix."""
+
+
+class ToolsUnavailable(LastwordError):
+    """A server that an agent's tools come from cannot be reached. The message names `mcp.NAME` and the fix.
+
+    `retry_after_s`: before that many seconds have passed, asking again only repeats this.
+    """
+
+    def __init__(self, message: str, retry_after_s: float = 0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class LocalProtocolError(LastwordError):

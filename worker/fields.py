@@ -48,6 +48,18 @@ def _checked_base_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def _checked_endpoint(url: str) -> str:
+    if not url.startswith(("http://", "https://")) or not _host_of(url):
+        raise PydanticCustomError(
+            "refused_url", "it must begin with http:// or https:// and name a host, as in http://127.0.0.1:8080/mcp"
+        )
+    if "@" in urlsplit(url).netloc:
+        raise PydanticCustomError("refused_url", "it must not hold a user or password; use headers")
+    if "#" in url:
+        raise PydanticCustomError("refused_url", "remove what follows '#'")
+    return url
+
+
 def _checked_server(url: str) -> str:
     if not url.startswith(("redis://", "rediss://", "amqp://", "amqps://")) or not _host_of(url):
         raise ValueError(
@@ -69,6 +81,8 @@ def _checked_headers(headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
 
 
 BaseUrl = Annotated[str, AfterValidator(_checked_base_url)]
+EndpointUrl = Annotated[str, AfterValidator(_checked_endpoint)]
+"""An address that is asked as it stands, to its last slash and with its query."""
 ServerUrl = Annotated[str, AfterValidator(_checked_server)]
 Headers = Annotated[dict[str, SecretStr], AfterValidator(_checked_headers)]
 

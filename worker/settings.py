@@ -14,92 +14,22 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from worker.errors import ConfigurationError
-from worker.fields import BaseUrl, ExpandedPath, Headers, Name, Section, ServerUrl, amount, filled_from_file
+from worker.fields import ExpandedPath, Name, Section, ServerUrl, amount
+from worker.sections import (
+    DEFAULT_PROVIDER,
+    AgentSettings,
+    ApprovalSettings,
+    CompactionSettings,
+    McpSettings,
+    OfferedName,
+    ProviderHealthSettings,
+    ProviderSettings,
+    ToolSettings,
+    ring_of,
+)
 from worker.sources import load, nearest
 
 DEFAULT_AGENT = "default"
-DEFAULT_PROVIDER = "main"
-
-ToolName = Literal["clock"]
-"""The built-in tools. A test holds them equal to those of `worker.tools`."""
-
-
-class ProviderSettings(Section):
-    """A server that speaks to a model, and how long it may be silent."""
-
-    wire: Literal["chat"] = Field(default="chat", description="Wire format: chat is OpenAI's Chat Completions.")
-    base_url: BaseUrl = Field(description="Address before the wire format's path, usually ending in /v1.")
-    api_key: SecretStr | None = Field(default=None, description="Key, sent as a bearer token. Not set: none is sent.")
-    api_key_file: ExpandedPath | None = Field(default=None, description="File that holds api_key instead.")
-    model: str | None = Field(default=None, min_length=1, description="Model of the agents that name none.")
-    headers: Headers = Field(default={}, description="Further request headers.")
-    connect_timeout_s: float = amount(10, 0.1, 300, "seconds", "Longest wait for a connection.")
-    prefill_timeout_s: float = amount(
-        1800, 0.1, 86400, "seconds", "Longest silence before an attempt's first content; keepalives break it."
-    )
-    first_token_timeout_s: float = amount(
-        600, 0.1, 86400, "seconds", "Longest silence once content has come; keepalives break it."
-    )
-    no_progress_timeout_s: float = amount(
-        1200, 0.1, 86400, "seconds", "Longest wait between two pieces of content, whatever keepalives come."
-    )
-    stall_timeout_s: float = amount(
-        45, 0, 86400, "seconds", "Shorter wait between two pieces of content; not on the last attempt. 0: off."
-    )
-    finish_grace_s: float = amount(5, 0, 60, "seconds", "Longest wait for usage after the finish reason.")
-    transport_retries: int = amount(
-        3, 0, 20, "retries", "Retries of a request that got no stream: no connection, 408, 429, 5xx. 0: off."
-    )
-    transport_backoff_s: float = amount(1, 0.01, 60, "seconds", "Wait before the first such retry; it doubles.")
-    transport_backoff_max_s: float = amount(30, 0.01, 3600, "seconds", "Longest such wait.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_key(cls, values: object) -> object:
-        return filled_from_file(values, "api_key")
-
-    @model_validator(mode="after")
-    def _waits_fit(self) -> Self:
-        for shorter, longer, why in (
-            ("first_token_timeout_s", "prefill_timeout_s", "a stream that has begun gets no more time than before it"),
-            ("first_token_timeout_s", "no_progress_timeout_s", "else it never fires"),
-            ("transport_backoff_s", "transport_backoff_max_s", "the first wait is the shortest"),
-        ):
-            low, high = getattr(self, shorter), getattr(self, longer)
-            if low > high:
-                raise ValueError(f"{shorter} ({low:g}) must not exceed {longer} ({high:g}): {why}")
-        if self.stall_timeout_s >= self.no_progress_timeout_s:
-            raise ValueError(
-                f"stall_timeout_s ({self.stall_timeout_s:g}) must be below no_progress_timeout_s "
-                f"({self.no_progress_timeout_s:g}), else it never fires; 0 turns it off"
-            )
-        return self
-
-    @property
-    def longest_silence_s(self) -> float:
-        """How long one attempt may last without a single piece of content."""
-        return max(self.prefill_timeout_s, self.no_progress_timeout_s)
-
-
-class AgentSettings(Section):
-    """Who answers: instructions, model and tools."""
-
-    instructions: str | None = Field(default=None, description="What the model is told before every turn.")
-    instructions_file: ExpandedPath | None = Field(default=None, description="File that holds instructions instead.")
-    provider: Name = Field(DEFAULT_PROVIDER, description="Name of the [providers.NAME] to ask.")
-    model: str | None = Field(default=None, min_length=1, description="Model. Not set: the provider's.")
-    max_tokens: int | None = amount(
-        None, 1, 10_000_000, "tokens", "Longest answer of one call. Not set: the server's own limit."
-    )
-    temperature: float | None = amount(None, 0, 5, "none", "Sampling temperature. Not set: the server's own.")
-    extra_body: dict[str, object] = Field(default={}, description="Merged over the request's JSON body, key by key.")
-    headers: Headers = Field(default={}, description="Further request headers, over those of the provider.")
-    tools: tuple[ToolName, ...] = Field(default=(), description="Names of the tools that the model is offered.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_instructions(cls, values: object) -> object:
-        return filled_from_file(values, "instructions")
 
 
 class TurnSettings(Section):
@@ -118,7 +48,16 @@ class TurnSettings(Section):
         default="handoff",
         description="A turn in a process that shuts down: handoff gives it to another process, fail ends it at once.",
     )
-    tool_timeout_s: float = amount(90, 0.1, 86400, "seconds", "Longest run of a tool.")
+    tool_timeout_s: float = amount(
+        90, 0.1, 86400, "seconds", "Longest silence of a tool that runs, and of an MCP server before."
+    )
+    tool_result_chars: int = amount(
+        32_000, 200, 10_000_000, "characters", "Longest tool result; of a longer one the model is shown both ends."
+    )
+    empty_answer_nudges: int = amount(
+        5, 0, 100, "nudges", "How often in a row an answer without text is asked for again, before any tool ran."
+    )
+    empty_answer_nudges_after_tools: int = amount(8, 0, 100, "nudges", "The same, once the turn has run a tool.")
     history_turns: int = amount(20, 0, 1000, "turns", "Earlier turns of the session that the model is shown.")
     keep_s: float = amount(604800, 60, 31536000, "seconds", "How long a sealed turn can be read.")
 
@@ -185,6 +124,15 @@ class WorkerSettings(BaseSettings):
         default={},
         description="The agents, by name. None set: `default`, which asks the provider `main` or the only one.",
     )
+    tools: dict[OfferedName, ToolSettings] = Field(
+        default={}, description="What is decided about single tools, by name."
+    )
+    mcp: dict[Name, McpSettings] = Field(default={}, description="MCP servers, by name.")
+    provider_health: ProviderHealthSettings = Field(
+        default=ProviderHealthSettings(), description="Leaving a provider alone that keeps dying."
+    )
+    approvals: ApprovalSettings = Field(default=ApprovalSettings(), description="Approvals of tool calls.")
+    compaction: CompactionSettings = Field(default=CompactionSettings(), description="Making conversations shorter.")
     turns: TurnSettings = Field(default=TurnSettings(), description="Limits of a turn.")
     lease: LeaseSettings = Field(default=LeaseSettings(), description="Driving and taking over.")
     staging: StagingSettings = Field(default=StagingSettings(), description="Live readers.")
@@ -221,18 +169,97 @@ class WorkerSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _deadline_holds_the_worst_call(self) -> Self:
-        budget, wait = self.turns.timeout_resume_retry_budget, self.turns.resume_backoff_s * 1.25
-        for name, provider in self.providers.items():
-            worst = (1 + budget) * provider.longest_silence_s + budget * wait
-            if self.turns.turn_deadline_s < worst:
+    def _agents_offer_what_is_set(self) -> Self:
+        choices = {choice: name for name, agent in self.agents.items() for choice in agent.tools}
+        servers = {choice.removeprefix("mcp:").partition("/")[0] for choice in choices if choice.startswith("mcp:")}
+        for choice, agent in choices.items():
+            server = choice.removeprefix("mcp:").partition("/")[0]
+            if choice.startswith("mcp:") and server not in self.mcp:
+                hint = nearest(server, list(self.mcp))
+                raise ValueError(f"agents.{agent}.tools: there is no [mcp.{server}] for {choice!r}: add it; {hint}")
+        for name, tool in self.tools.items():
+            if choices and name not in choices and not name.startswith(tuple(f"{server}_" for server in servers)):
+                hint = nearest(name, [choice for choice in choices if not choice.startswith("mcp:")])
                 raise ValueError(
-                    f"turns.turn_deadline_s ({self.turns.turn_deadline_s:g}) is shorter than the worst call of "
-                    f"providers.{name}: (1 + timeout_resume_retry_budget {budget}) x {provider.longest_silence_s:g} "
-                    f"(larger of prefill_timeout_s, no_progress_timeout_s) + {budget} waits of {wait:g} = {worst:g}; "
-                    "raise turn_deadline_s or lower the others"
+                    f"tools.{name} is set, but no agent offers that tool: correct the name, add it to "
+                    f"agents.NAME.tools, or remove the section; {hint}"
+                )
+            if tool.timeout_s is not None and tool.timeout_s >= self.turns.turn_deadline_s:
+                raise ValueError(
+                    f"tools.{name}.timeout_s ({tool.timeout_s:g}) must be below turns.turn_deadline_s "
+                    f"({self.turns.turn_deadline_s:g}), else it never fires"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _fallbacks_can_be_asked(self) -> Self:
+        budget, health = self.turns.timeout_resume_retry_budget, self.provider_health
+        for name, provider in self.providers.items():
+            other = provider.fallback
+            if other is None:
+                continue
+            if other == name:
+                raise ValueError(f"providers.{name}.fallback is {name} itself: name another provider, or remove it")
+            if other not in self.providers:
+                hint = nearest(other, list(self.providers))
+                raise ValueError(f"providers.{name}.fallback: there is no [providers.{other}]: add it; {hint}")
+            if self.providers[other].model is None:
+                raise ValueError(f"providers.{other}.model is not set, but it is the fallback of {name}: set it")
+            if not budget and not health.deaths:
+                raise ValueError(
+                    f"providers.{name}.fallback ({other}) would never be asked: a call has 1 + "
+                    f"turns.timeout_resume_retry_budget 0 = 1 attempt, and provider_health.deaths 0 skips nobody; "
+                    "raise one of them, or remove fallback"
+                )
+            if health.deaths and health.skip_s < self.lease.renew_s:
+                raise ValueError(
+                    f"provider_health.skip_s ({health.skip_s:g}) must be at least lease.renew_s "
+                    f"({self.lease.renew_s:g}), else a skip is over before the other processes hear of it; raise skip_s"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _threshold_is_of_something(self) -> Self:
+        compaction = self.compaction
+        if "threshold" not in compaction.model_fields_set or compaction.strategy == "off" or not self.providers:
+            return self
+        if all(provider.context_tokens is None for provider in self.providers.values()):
+            raise ValueError(
+                f"compaction.threshold ({compaction.threshold:g}) is a share of providers.NAME.context_tokens, which "
+                "no provider has: set context_tokens, or remove threshold (compaction then waits for an overflow)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _deadline_holds_the_worst_call(self) -> Self:
+        budget, wait = self.turns.timeout_resume_retry_budget, self.turns.resume_backoff_s * 1.25
+        for asked in self._longest_calls(1 + budget):
+            silences = [self.providers[name].longest_silence_s for name in asked]
+            worst = sum(silences) + budget * wait
+            if self.turns.turn_deadline_s < worst:
+                attempts = f"(1 + timeout_resume_retry_budget {budget})"
+                one_by_one = " + ".join(f"{s:g} of {name}" for s, name in zip(silences, asked, strict=True))
+                told = f"{attempts} x {silences[0]:g}" if len(set(asked)) == 1 else f"{attempts} attempts {one_by_one}"
+                raise ValueError(
+                    f"turns.turn_deadline_s ({self.turns.turn_deadline_s:g}) is shorter than the worst call of "
+                    f"providers.{asked[0]}: {told} (larger of prefill_timeout_s, no_progress_timeout_s) + {budget} "
+                    f"waits of {wait:g} = {worst:g}; raise turn_deadline_s or lower the others"
+                )
+        return self
+
+    def _longest_calls(self, attempts: int) -> list[tuple[str, ...]]:
+        """Whom the attempts of one call may ask, in order: each provider alone, while the others are skipped.
+
+        Where none is ever skipped, the attempts go round; they begin with whoever answered last.
+        """
+        if self.provider_health.deaths:
+            return [(name,) * attempts for name in self.providers]
+        rings = [ring_of(agent.provider, self.providers) for agent in self.agents.values()]
+        return [
+            tuple(ring[(first + step) % len(ring)] for step in range(attempts))
+            for ring in rings
+            for first in range(len(ring))
+        ]
 
     def agent(self, name: str) -> AgentSettings:
         """The agent of that name. Raises ConfigurationError."""

@@ -5,17 +5,18 @@ turn does next, Celery.
 """
 
 import asyncio
-import random
 from collections.abc import Callable
 from time import monotonic
 
 from worker import ids
-from worker.assembly import Providers, toolbox, turn_limits, turn_start
+from worker.assembly import health_rules
 from worker.codecs.messages import Message
+from worker.drivers import DriverMaker
 from worker.engine.driver import TurnDriver
+from worker.engine.health import ProviderHealth
 from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
-from worker.errors import ConfigurationError, Fenced, Rewound, StoreError, StoreFull, TurnSealed
-from worker.observability import fault, warn
+from worker.errors import Fenced, Rewound, StoreFull, TurnSealed
+from worker.observability import warn
 from worker.settings import WorkerSettings
 from worker.store import connect, journal, lease
 from worker.store.accumulator import ExecutionOutputAccumulator
@@ -23,9 +24,6 @@ from worker.store.inbox import ensure_meta
 from worker.store.lease import Grant
 from worker.store.repeat import is_unanswered, until_answered
 from worker.store.tick import StagingTick
-from worker.turn import outputs
-from worker.turn.commands import DiscardCall, Failure, Seal
-from worker.turn.machine import TurnMachine
 
 _START_PATIENCE_S = 30.0
 
@@ -43,7 +41,11 @@ class TurnProcess:
         self._sessions = 0
         self._drivers: set[TurnDriver] = set()
         self._redis = connect.open_redis(settings.redis())
-        self._providers = Providers()
+        self._health = ProviderHealth(
+            ids.new_nonce(),
+            health_rules(settings),
+            watching=any(provider.fallback for provider in settings.providers.values()),
+        )
         lives = settings.lease
         self._heartbeat = Heartbeat(
             connect.open_redis_sync(settings.redis()),
@@ -51,6 +53,15 @@ class TurnProcess:
             settings.partitions,
             wake,
             lambda: settings.processes.turns_concurrency - self._sessions,
+            self._health,
+        )
+        self._maker = DriverMaker(
+            settings,
+            self._history,
+            self._health,
+            self._heartbeat.holds,
+            self._heartbeat.is_valid,
+            lambda: self._draining,
         )
         self._tick = StagingTick(self._redis, settings.staging.tick_s)
         self._ticking: asyncio.Task[None] | None = None
@@ -58,9 +69,10 @@ class TurnProcess:
     async def start(self) -> None:
         """Connect, waiting up to 30 s for Redis, and start the heartbeat and the tick.
 
-        Raises `ConfigurationError` for a store of other settings.
+        Raises `ConfigurationError` for a store of other settings, and for a strategy of compaction that cannot be had.
         """
         settings = self._settings
+        await self._maker.start()
         patience_ends = monotonic() + _START_PATIENCE_S
         await until_answered(lambda: ensure_meta(self._redis, settings.partitions), lambda: monotonic() < patience_ends)
         loop = asyncio.get_running_loop()
@@ -72,8 +84,10 @@ class TurnProcess:
         if self._ticking is not None:
             self._ticking.cancel()
         await asyncio.to_thread(self._heartbeat.stop)
-        await self._providers.close()
-        await self._redis.aclose()
+        try:
+            await self._maker.stop()
+        finally:
+            await self._redis.aclose()
 
     @property
     def draining(self) -> bool:
@@ -150,10 +164,17 @@ class TurnProcess:
             lambda: self._may_ask(grant),
             round(self._settings.turns.keep_s),
         )
-        driver = await self._made(grant, accumulator, claimed_at + self._settings.lease.ttl_s)
-        if driver is None:
-            return
-        self._heartbeat.hold(grant, partition, driver, claimed_at)
+        seat = _Seat()
+        self._heartbeat.hold(grant, partition, seat, claimed_at)
+        try:
+            driver = await self._maker.made(grant, accumulator, claimed_at)
+            if driver is not None and not seat.is_lost:
+                seat.driver = driver
+                await self._run(driver, grant, accumulator)
+        finally:
+            self._heartbeat.let_go(grant.turn, grant.nonce)
+
+    async def _run(self, driver: TurnDriver, grant: Grant, accumulator: ExecutionOutputAccumulator) -> None:
         self._drivers.add(driver)
         if self._draining:
             driver.drain()
@@ -166,7 +187,6 @@ class TurnProcess:
             await asyncio.sleep(self._settings.lease.renew_s)
         finally:
             self._tick.remove(accumulator)
-            self._heartbeat.let_go(grant.turn, grant.nonce)
             self._drivers.discard(driver)
 
     def _may_ask(self, grant: Grant) -> bool:
@@ -178,55 +198,21 @@ class TurnProcess:
             return False
         return self._heartbeat.holds(grant.turn, grant.nonce)
 
-    async def _made(
-        self, grant: Grant, accumulator: ExecutionOutputAccumulator, patience_ends: float
-    ) -> TurnDriver | None:
-        """The driver of a granted turn; or None, and the turn is sealed, when it cannot be made here."""
-        try:
-            return self._driver(grant, await self._history(grant, patience_ends), accumulator)
-        except ConfigurationError as error:
-            failure = Failure("input", "not_configured", str(error))
-        except Exception as error:
-            # Given back to others a few times, as after a crash; then it must end, or it would go round for ever.
-            may_pass = grant.progress.crashes < self._settings.turns.crash_cap and grant.remaining_s > 0
-            if may_pass or is_unanswered(error):
-                raise
-            fault("turn_cannot_be_driven", error, turn=grant.turn, session=grant.session)
-            message = f"No process could begin to run this turn ({type(error).__name__}); its log has the place."
-            failure = Failure("internal", "cannot_be_driven", message)
-        await self._fail(grant, accumulator, failure)
-        return None
 
-    def _driver(
-        self, grant: Grant, history: tuple[Message, ...], accumulator: ExecutionOutputAccumulator
-    ) -> TurnDriver:
-        if grant.unreadable is not None:
-            raise StoreError(f"{grant.turn}: its journal cannot be read ({grant.unreadable})")
-        settings = self._settings
-        agent = settings.agent(grant.agent)
-        provider = settings.providers[agent.provider]
-        machine = TurnMachine(
-            turn_start(grant, agent, provider, history=history),
-            turn_limits(settings, provider),
-            deadline=monotonic() + grant.remaining_s,
-            jitter=random.SystemRandom().random,
-        )
-        return TurnDriver(
-            grant,
-            machine,
-            accumulator,
-            self._providers.attempt(agent, provider),
-            toolbox(settings, agent),
-            lambda: self._heartbeat.is_valid(grant.turn, grant.nonce),
-        )
+class _Seat:
+    """Holds the lease of a turn, also while its driver is still being made: tools come from servers that take time."""
 
-    async def _fail(self, grant: Grant, accumulator: ExecutionOutputAccumulator, failure: Failure) -> None:
-        """Seal a turn that cannot even be asked."""
-        progress, totals = grant.progress, grant.progress.totals
-        correlation = ids.correlation_of(grant.turn, grant.nonce)
-        if progress.is_open:
-            discard = DiscardCall(progress.call, progress.attempt, "takeover", 0, totals)
-            await accumulator.discard(progress.call, progress.attempt, totals, outputs.of_discard(discard))
-        seal = Seal("failed", None, failure, totals)
-        await accumulator.seal("failed", None, failure, correlation, totals, outputs.of_seal(seal, correlation))
-        warn("turn_not_driven", turn=grant.turn, code=failure.code, correlation_id=correlation)
+    def __init__(self) -> None:
+        self.driver: TurnDriver | None = None
+        self.is_lost = False
+
+    def renewed(self, *, watched: bool) -> None:
+        """The lease was renewed."""
+        if self.driver is not None:
+            self.driver.renewed(watched=watched)
+
+    def lost(self) -> None:
+        """Another driver owns the turn."""
+        self.is_lost = True
+        if self.driver is not None:
+            self.driver.lost()

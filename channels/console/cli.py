@@ -30,13 +30,21 @@ app = typer.Typer(
 )
 turns_app = typer.Typer(help="What turns emitted.", no_args_is_help=True)
 deliveries_app = typer.Typer(help="What is on its way to receivers.", no_args_is_help=True)
+approvals_app = typer.Typer(help="What waits for a person.", no_args_is_help=True)
+providers_app = typer.Typer(help="Whom turns ask.", no_args_is_help=True)
+tools_app = typer.Typer(help="What models may call.", no_args_is_help=True)
 app.add_typer(turns_app, name="turns")
 app.add_typer(deliveries_app, name="deliveries")
+app.add_typer(approvals_app, name="approvals")
+app.add_typer(providers_app, name="providers")
+app.add_typer(tools_app, name="tools")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Agent = Annotated[str, typer.Option(help=r"Name of the \[agents.NAME] that answers.")]
 Session = Annotated[str | None, typer.Option(help="Conversation that the message belongs to; none: one of its own.")]
 Prompt = Annotated[str, typer.Argument(help="The message; - reads it from the standard input.")]
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="Id of a request, as `approvals list` prints it.")]
+By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; not set: the name of your login.")]
 DeliveryId = Annotated[str, typer.Argument(metavar="ID", help="Id of a delivery, as `deliveries list` prints it.")]
 
 
@@ -93,6 +101,17 @@ def submit_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     raise typer.Exit(submit.run_submit(load_settings(), message, as_json=as_json))
 
 
+@turns_app.command("list", epilog="Example: lastword turns list")
+def turns_list(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most that many.")] = 50, as_json: Json = False
+) -> None:
+    """List the turns that have not ended, the oldest first. With --json one object a line."""
+    from channels.console import turns
+    from channels.settings import load_settings
+
+    raise typer.Exit(turns.run_list(load_settings(), limit, as_json=as_json))
+
+
 @turns_app.command("show", epilog="Example: lastword turns show turn_00f3a1b2c3d4e5f6071829")
 def turns_show(
     turn: Annotated[str, typer.Argument(metavar="ID", help="Id of a turn, as `submit` prints it.")],
@@ -136,6 +155,59 @@ def deliveries_replay(delivery: DeliveryId, as_json: Json = False) -> None:
     raise typer.Exit(deliveries.run_replay(load_settings(), delivery, as_json=as_json))
 
 
+@approvals_app.command("list", epilog="Example: lastword approvals list --json")
+def approvals_list(as_json: Json = False) -> None:
+    """List the tool calls that wait for a person, the one that expires first. With --json one object a line."""
+    from channels.console import approvals
+    from channels.settings import load_settings
+
+    raise typer.Exit(approvals.run_list(load_settings(), as_json=as_json))
+
+
+@approvals_app.command("grant", epilog="Example: lastword approvals grant appr_00f3a1b2c3d4e5f6071829_1_0")
+def approvals_grant(
+    approval: ApprovalId,
+    session: Annotated[bool, typer.Option("--session", help="The tool may run for the rest of the session.")] = False,
+    by: By = None,
+) -> None:
+    """Let a tool call run. The exit code is 1 if the answer does not count."""
+    from channels.console import approvals
+    from channels.settings import load_settings
+
+    option = "approve_session" if session else "approve_once"
+    raise typer.Exit(approvals.run_decide(load_settings(), approval, option, by))
+
+
+@approvals_app.command("deny", epilog="Example: lastword approvals deny appr_00f3a1b2c3d4e5f6071829_1_0")
+def approvals_deny(approval: ApprovalId, by: By = None) -> None:
+    """Refuse a tool call; the model is told. The exit code is 1 if the answer does not count."""
+    from channels.console import approvals
+    from channels.settings import load_settings
+
+    raise typer.Exit(approvals.run_decide(load_settings(), approval, "deny", by))
+
+
+@tools_app.command("list", epilog="Example: lastword tools list --agent default")
+def tools_list(
+    agent: Annotated[str | None, typer.Option(help=r"Only what \[agents.NAME] offers.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List tools, where each comes from, and what is wrong. Starts MCP servers to ask them for theirs."""
+    from channels.console import tools
+    from channels.settings import load_settings
+
+    raise typer.Exit(tools.run_list(load_settings(), agent, as_json=as_json))
+
+
+@providers_app.command("list", epilog="Example: lastword providers list")
+def providers_list(as_json: Json = False) -> None:
+    """List the providers, and which of them are skipped because they keep dying. With --json one object a line."""
+    from channels.console import providers
+    from channels.settings import load_settings
+
+    raise typer.Exit(providers.run_list(load_settings(), as_json=as_json))
+
+
 @app.command("doctor", epilog="Example: lastword doctor --json")
 def doctor_command(as_json: Json = False) -> None:
     """Look whether everything is as it must be, and name the fix where it is not. Exit code 0: all is good."""
@@ -145,23 +217,23 @@ def doctor_command(as_json: Json = False) -> None:
     raise typer.Exit(doctor.run_doctor(load_settings(), as_json=as_json))
 
 
-@app.command("decode", epilog="Example: lastword decode --wire chat capture.sse --chunk 7")
+@app.command("decode", epilog="Example: lastword decode --wire anthropic capture.sse --chunk 7")
 def decode_command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Captured streams.")],
-    wire: Annotated[str, typer.Option(help="Wire format: chat.")] = "chat",
+    wire: Annotated[str, typer.Option(help="Wire format: chat, responses or anthropic.")] = "chat",
+    profile: Annotated[str, typer.Option(help="compat repairs known deviations, strict refuses them.")] = "compat",
     chunk: Annotated[int | None, typer.Option(min=1, metavar="BYTES", help="Feed that many at a time.")] = None,
 ) -> None:
     """Show what Lastword makes of captured streams: one JSON object a line, also for a stream that broke off."""
-    from channels.console.decode import decode_file
+    from channels.console.decode import check_options, decode_file
 
-    if wire != "chat":
-        raise ConfigurationError(f"--wire {wire!r} is not known: use chat")
+    check_options(wire, profile)
     for file in files:
         try:
             data = file.read_bytes()
         except OSError as error:
             raise ConfigurationError(f"FILE {str(file)!r} cannot be read: {error.strerror}; correct the path") from None
-        sys.stdout.write(json.dumps(decode_file(str(file), data, chunk), ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(decode_file(str(file), data, chunk, wire, profile), ensure_ascii=False) + "\n")
 
 
 @app.command("provider", epilog="Example: lastword provider rehearsal.toml --transcript transcript.jsonl")

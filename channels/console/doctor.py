@@ -26,6 +26,7 @@ def run_doctor(settings: Settings, *, as_json: bool) -> int:
         checks.extend(await doctor.check_redis(client))
         checks.extend(await doctor.check_broker(settings))
         checks.extend(await doctor.check_providers(settings))
+        checks.extend(await doctor.check_provider_health(client, settings))
         return exits.OK
 
     try:

@@ -1,9 +1,10 @@
 """`lastword run`: one turn in this process, shown as it happens.
 
 What belongs here: starting the engine in-process, following the turn's outputs, ending early. What must not be known
-here: how a turn runs, how it is printed.
+here: how a turn runs, how it is printed, what a person is asked.
 
-A signal hands the turn over, as it does in every turns process: another one goes on with it.
+A signal hands the turn over, as it does in every turns process: another one goes on with it. A turn that waits for a
+person asks whoever sits at the terminal; where nobody does, it is kept, and waits for `lastword approvals`.
 """
 
 import asyncio
@@ -13,11 +14,13 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
+from time import monotonic
 
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from channels.console import exits
+from channels.console import approvals, exits
 from channels.console.shown import Printer, Shown, printer_for
 from channels.console.terminal import open_console
 from channels.settings import Settings
@@ -25,7 +28,7 @@ from worker import api
 from worker.errors import StoreUnavailable
 from worker.output.events import Output, TurnCompletedOutput
 from worker.store import connect
-from worker.store.outputs import outputs_after, watch
+from worker.store.outputs import attach, outputs_after, watch
 from worker.store.records import read_turn
 from worker.wiring import TurnProcess
 
@@ -33,6 +36,8 @@ FOLLOW_BLOCK_S = 1.0
 _WATCH_S = 30.0
 _HAND_OVER_S = 10.0
 _ASK_AGAIN_S = 1.0
+_LOOK_AGAIN_S = 0.05
+_WAITS = "turn {} is kept: once that is decided, a turns process goes on with it (`lastword up` starts one)"
 _KEPT = "turn {} is kept: the next turns process goes on with it (`lastword up` starts one)"
 
 
@@ -62,7 +67,9 @@ async def run(  # noqa: PLR0913 - what the command line was given
             )
             shown = Shown(submitted.turn, submitted.session)
             try:
-                code = await _Running(client, process, shown, signals).until_end(printer_for(as_json=as_json))
+                asks = not as_json and sys.stdin.isatty() and sys.stdout.isatty()
+                running = _Running(settings, client, process, shown, signals, asks=asks)
+                code = await running.until_end(printer_for(as_json=as_json))
                 record = await read_turn(client, shown.turn)
             except RedisError as error:
                 kept = _KEPT.format(shown.turn)
@@ -77,15 +84,24 @@ async def run(  # noqa: PLR0913 - what the command line was given
 
 
 class _Running:
-    """A turn that is driven and followed side by side; neither outlives `until_end`."""
+    """A turn that is driven and followed side by side; neither outlives `until_end`. `asks`: a person sits here."""
 
-    def __init__(
-        self, client: redis.asyncio.Redis, process: TurnProcess, shown: Shown, signals: "asyncio.Queue[int]"
+    def __init__(  # noqa: PLR0913 - a turn and all that may end it
+        self,
+        settings: Settings,
+        client: redis.asyncio.Redis,
+        process: TurnProcess,
+        shown: Shown,
+        signals: "asyncio.Queue[int]",
+        *,
+        asks: bool,
     ) -> None:
+        self._settings = settings
         self._client = client
         self._process = process
         self._shown = shown
         self._signals = signals
+        self._asks = asks
 
     async def until_end(self, printer: Printer) -> int:
         """The exit code: that of the outcome, or of the signal that came before it."""
@@ -99,6 +115,8 @@ class _Running:
                 driving.result()  # a fault of ours is raised
             if signalled.done() and not following.done():
                 return await self._hand_over(signalled.result(), following, driving)
+            if not following.done():
+                return self._leave_waiting()
             following.result()
             await driving
         finally:
@@ -106,10 +124,67 @@ class _Running:
         return exits.of_outcome(self._shown.outcome)
 
     async def _drive(self, following: "asyncio.Task[None]") -> None:
-        """Drive the turn to its end. While another process holds the session, or held it and died, ask again."""
+        """Drive the turn to its end, or to where it waits for a person and none sits here.
+
+        While another process holds the session, or held it and died, ask again.
+        """
         while not following.done() and not self._process.draining:
             await self._process.run_session(self._shown.session)
-            await _first(following, within_s=_ASK_AGAIN_S)
+            if not await self._is_parked():
+                await _first(following, within_s=_ASK_AGAIN_S)
+                continue
+            await self._catch_up(following)
+            if self._asks and self._shown.waiting:
+                await self._ask_here()
+            elif await self._is_parked():
+                return
+
+    async def _is_parked(self) -> bool:
+        record = await read_turn(self._client, self._shown.turn)
+        return record is not None and record.state == "parked"
+
+    async def _catch_up(self, following: "asyncio.Task[None]") -> None:
+        """Wait until all that the turn has said by now is shown."""
+        snapshot = await attach(self._client, self._shown.turn, 0)
+        patience_ends = monotonic() + 2 * FOLLOW_BLOCK_S
+        while snapshot is not None and self._shown.seq < snapshot.seq and monotonic() < patience_ends:
+            await _first(following, within_s=_LOOK_AGAIN_S)
+
+    async def _ask_here(self) -> None:
+        """Ask the person at the terminal about what waits; what is decided elsewhere meanwhile is asked no more."""
+        for request in tuple(self._shown.waiting.values()):
+            waits = partial(self._waits, request.approval)
+            self._shown.dangling = True  # whatever is printed before an answer begins a line of its own
+            option = await approvals.answer_at_terminal(request, waits)
+            if option is None and self._shown.dangling:
+                open_console().print()
+            self._shown.dangling = False
+            if option is not None:
+                await self._answer(request.approval, option)
+            elif waits():  # the terminal says nothing more
+                self._asks = False
+                return
+
+    def _waits(self, approval: str) -> bool:
+        return approval in self._shown.waiting and not self._process.draining
+
+    async def _answer(self, approval: str, option: str) -> None:
+        try:
+            await api.resolve_approval(
+                self._settings,
+                self._client,
+                approval=approval,
+                option=option,
+                by=approvals.person(),
+                wake=lambda _: None,  # the turn is driven here
+            )
+        except api.ApprovalRefused as refused:
+            open_console(stderr=True).print(str(refused), style="yellow", markup=False, soft_wrap=True)
+
+    def _leave_waiting(self) -> int:
+        approvals.say_what_waits(self._shown.waiting.values())
+        open_console(stderr=True).print(_WAITS.format(self._shown.turn), style="yellow", soft_wrap=True)
+        return exits.UNDECIDED
 
     async def _hand_over(self, number: int, following: "asyncio.Task[None]", driving: "asyncio.Task[None]") -> int:
         self._process.drain()
@@ -120,7 +195,10 @@ class _Running:
         if record is not None and record.outcome is not None:
             await following
             return exits.of_outcome(record.outcome)
-        open_console(stderr=True).print(_KEPT.format(self._shown.turn), style="yellow", soft_wrap=True)
+        if self._shown.waiting:
+            self._leave_waiting()
+        else:
+            open_console(stderr=True).print(_KEPT.format(self._shown.turn), style="yellow", soft_wrap=True)
         return exits.SIGNALLED + number
 
 

@@ -15,6 +15,9 @@ from typing import Any
 from channels.console.terminal import cleaner, error_line, error_object, for_terminal, open_console
 from worker.output.buffer import CommitBuffer
 from worker.output.events import (
+    ApprovalDecidedOutput,
+    ApprovalRequestOutput,
+    CompactionOutput,
     ErrorOutput,
     Output,
     TextDeltaOutput,
@@ -28,13 +31,15 @@ from worker.output.events import (
 
 @dataclass(slots=True)
 class Shown:
-    """What has been seen of the turn so far."""
+    """What has been seen of the turn so far. `seq`: number of the last output; `waiting`: what nobody has decided."""
 
     turn: str
     session: str
     started: float = field(default_factory=monotonic)
     buffer: CommitBuffer = field(default_factory=CommitBuffer)
     tools: list[dict[str, Any]] = field(default_factory=list)
+    waiting: dict[str, ApprovalRequestOutput] = field(default_factory=dict)
+    seq: int = 0
     error: dict[str, str] | None = None
     outcome: str | None = None
     reason: str | None = None
@@ -45,6 +50,7 @@ class Shown:
     def take(self, output: Output) -> None:
         """Fold one output. `unseen` is then what this output adds to the text that a terminal has printed."""
         self.unseen = ""
+        self.seq = output.seq
         if isinstance(output, TextDeltaOutput):
             self.unseen = output.text
         elif isinstance(output, TextOutput) and output.is_call_boundary:  # the last deltas may never have been staged
@@ -52,14 +58,19 @@ class Shown:
             self.unseen = output.text[len(streamed) :] if output.text.startswith(streamed) else f"\n{output.text}"
         self.buffer.apply(output)
         match output:
-            case TextDeltaOutput() | TextOutput() if self.first_text_s is None:
+            case TextDeltaOutput() | TextOutput(is_call_boundary=True) if self.first_text_s is None:
                 self.first_text_s = monotonic() - self.started
+            case ApprovalRequestOutput():
+                self.waiting[output.approval] = output
+            case ApprovalDecidedOutput():
+                self.waiting.pop(output.approval, None)
             case ToolCallOutput():
                 self.tools.append({"id": output.tool_call_id, "name": output.name, "arguments": output.arguments})
             case ErrorOutput():
                 self.error = error_object(output)
             case TurnCompletedOutput():
                 self.outcome, self.reason = output.outcome, output.reason
+                self.waiting.clear()
 
     def summary(self, totals: Mapping[str, int | None]) -> dict[str, Any]:
         """The one object of `--json`. `totals`: tokens of the turn; what nobody reported is left out."""
@@ -72,11 +83,17 @@ class Shown:
             "reason": self.reason,
             "text": self.buffer.committed,
             "tool_calls": self.tools or None,
+            "approvals": [_approval(request) for request in self.waiting.values()] or None,
             "usage": usage or None,
             "error": self.error,
             "ttft_ms": None if self.first_text_s is None else round(self.first_text_s * 1000, 1),
             "total_ms": round((monotonic() - self.started) * 1000, 1),
         }
+
+
+def _approval(request: ApprovalRequestOutput) -> dict[str, Any]:
+    shown = request.model_dump(include={"approval", "arguments", "options", "requester", "expires_at_ms"})
+    return {"tool": request.name} | shown
 
 
 class Printer:
@@ -113,6 +130,8 @@ class _TerminalPrinter(Printer):
 
     def show(self, output: Output, shown: Shown) -> None:
         match output:
+            case TextOutput(is_call_boundary=False):
+                self._note(shown, output.text)
             case TextDeltaOutput() | TextOutput():
                 self._out.out(for_terminal(shown.unseen), end="", highlight=False)
                 shown.dangling = shown.dangling or bool(shown.unseen)
@@ -122,6 +141,12 @@ class _TerminalPrinter(Printer):
                 self._note(shown, f"tool {output.name} …")
             case ToolResultOutput():
                 self._note(shown, f"tool {output.name}: {'failed' if output.failure else 'done'}")
+            case ApprovalRequestOutput():
+                self._note(shown, f"tool {output.name} waits for a person")
+            case ApprovalDecidedOutput():
+                self._note(shown, f"decided: {output.option}" + (f" by {output.by}" if output.by else ""))
+            case CompactionOutput():
+                self._note(shown, "the conversation was made shorter for the model")
             case TurnCompletedOutput():
                 self._note(shown, f"{output.outcome}" + (f" ({output.reason})" if output.reason else ""))
             case _:

@@ -1,4 +1,4 @@
-"""`lastword turns`: what a turn emitted, to the byte that a reader may have seen.
+"""`lastword turns`: which ones go on, and what one emitted, to the byte that a reader may have seen.
 
 What belongs here: the form of that answer, for people and for programs. What must not be known here: how it is stored.
 """
@@ -6,6 +6,7 @@ What belongs here: the form of that answer, for people and for programs. What mu
 import json
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 from rich.table import Table
@@ -20,6 +21,21 @@ from worker.output import events
 from worker.output.events import Output
 from worker.store import outputs, records
 from worker.store.records import TurnRecord
+
+
+def run_list(settings: Settings, limit: int, *, as_json: bool) -> int:
+    """Print the turns that have not ended; returns the exit code."""
+
+    async def listed(there: Joined, client: Client) -> int:
+        found = await records.unsealed_turns(client, there.settings.partitions, limit)
+        if as_json:
+            sys.stdout.writelines(json.dumps(head_of(record), ensure_ascii=False) + "\n" for record in found)
+        else:
+            console = open_console()
+            console.print(_list_of(found, cleaner(console)) if found else "no turns that go on")
+        return exits.OK
+
+    return ask(settings, listed)
 
 
 def run_show(settings: Settings, turn: str, *, as_json: bool) -> int:
@@ -57,12 +73,27 @@ def head_of(record: TurnRecord) -> dict[str, object]:
         "correlation_id": record.correlation_id or None,
         "agent": record.agent,
         "source": record.source,
+        "requester": record.requester,
         "labels": dict(record.labels),
         "destinations": list(record.destinations),
         "discards": record.discards,
         "created_ms": record.created_ms,
         "sealed_ms": record.sealed_ms,
     }
+
+
+def _list_of(found: Sequence[TurnRecord], clean: Callable[[str], str]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name, widest in (("turn", max(len(record.turn) for record in found)), ("state", len("running"))):
+        table.add_column(name, no_wrap=True, min_width=widest)  # half an id is of no use
+    for name in ("session", "agent", "source", "created"):
+        table.add_column(name, overflow="fold")
+    for record in found:
+        created = datetime.fromtimestamp(record.created_ms / 1000, UTC).isoformat(timespec="seconds")
+        cells = (record.session, record.agent, record.source, created)
+        state = Text(record.state, "yellow" if record.state == "parked" else "")
+        table.add_row(record.turn, state, *(Text(clean(cell)) for cell in cells))
+    return table
 
 
 def table_of(emitted: Sequence[Output], clean: Callable[[str], str] = str) -> Table:
@@ -99,7 +130,9 @@ def _ends(output: Output, place: tuple[int, int]) -> bool:
 def _said(output: Output, clean: Callable[[str], str], seen: str) -> Text | None:  # noqa: PLR0911 - one form an output
     match output:
         case events.TextOutput():
-            return Text(clean(output.text), "" if output.is_call_boundary else "italic")
+            if output.is_call_boundary:
+                return Text(clean(output.text))
+            return Text(clean(f"notice ({output.notice or 'of no kind'}): {output.text}"), "italic")
         case events.TextStreamDiscardedOutput():
             note = f"discarded ({output.reason}): "
             size = (
@@ -108,10 +141,6 @@ def _said(output: Output, clean: Callable[[str], str], seen: str) -> Text | None
             return Text.assemble((note, "yellow"), (seen, "strike") if seen else (size, ""))
         case events.ThinkingOutput():
             return Text(clean(f"thinking: {output.text}"), "dim")
-        case events.ToolCallOutput():
-            return Text(clean(f"tool {output.name} {output.arguments or ''}"), "cyan")
-        case events.ToolResultOutput():
-            return Text(clean(f"tool {output.name} answered: {output.result}"), "red" if output.failure else "cyan")
         case events.UsageOutput():
             return Text(f"usage: {_counts(output)}", "dim")
         case events.CallCompletedOutput():
@@ -121,7 +150,35 @@ def _said(output: Output, clean: Callable[[str], str], seen: str) -> Text | None
         case events.TurnCompletedOutput():
             return Text(f"turn {output.outcome}" + (f" ({output.reason})" if output.reason else ""), "bold")
         case _:
+            return _said_between_calls(output, clean)
+
+
+def _said_between_calls(output: Output, clean: Callable[[str], str]) -> Text | None:
+    match output:
+        case events.ToolCallOutput():
+            return Text(clean(f"tool {output.name} {output.arguments or ''}"), "cyan")
+        case events.ToolResultOutput():
+            return Text(clean(f"tool {output.name} answered: {output.result}"), "red" if output.failure else "cyan")
+        case events.ApprovalRequestOutput():
+            only = f", {output.requester} alone may decide" if output.requester else ""
+            words = f"approval {output.approval} of tool {output.name} {output.arguments}{only}"
+            return Text(clean(words), "magenta")
+        case events.ApprovalDecidedOutput():
+            by = f" by {output.by}" if output.by else ""
+            return Text(clean(f"approval {output.approval}: {output.option}{by}"), "magenta")
+        case events.CompactionOutput():
+            return Text(clean(_compaction(output)), "yellow")
+        case _:
             return None
+
+
+def _compaction(output: events.CompactionOutput) -> str:
+    why = "the context overflowed, " if output.forced else ""
+    made = f"{output.messages_before} messages became {output.messages_after}"
+    results = f", {output.results_cleared} tool results dropped" if output.results_cleared else ""
+    summed_up = ", the rest summed up" if output.summarised else ""
+    failure = f"; no summary could be had ({output.failure})" if output.failure else ""
+    return f"conversation made shorter: {why}{made}{results}{summed_up}{failure}"
 
 
 def _counts(usage: events.UsageOutput) -> str:

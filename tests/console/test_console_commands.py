@@ -19,10 +19,16 @@ COMMANDS = (
     "up",
     "run",
     "submit",
+    "turns list",
     "turns show",
     "deliveries list",
     "deliveries show",
     "deliveries replay",
+    "approvals list",
+    "approvals grant",
+    "approvals deny",
+    "tools list",
+    "providers list",
     "doctor",
     "decode",
     "provider",
@@ -45,11 +51,12 @@ def test_every_command_has_help_with_an_example(lastword: Lastword, command: str
 
 @pytest.mark.requirement("console:help:example")
 def test_no_command_lacks_a_test_of_its_help(lastword: Lastword) -> None:
-    for group in ("", "turns", "deliveries"):
+    groups = {"turns", "deliveries", "approvals", "tools", "providers"}
+    for group in ("", *groups):
         listed = re.findall(r"^│ (\w+)  ", lastword(*group.split(), "--help").out, re.MULTILINE)
         for name in listed:
             full = f"{group} {name}".strip()
-            assert full in COMMANDS or full in {"turns", "deliveries"}
+            assert full in COMMANDS or full in groups
 
 
 @pytest.mark.requirement("console:help:example")
@@ -172,11 +179,36 @@ def test_decode_prints_one_object_a_file_however_it_is_cut(
     assert (second["file"], second["text"], second["complete"]) == (str(cut), "Hel", False)
 
 
+@pytest.mark.requirement("console:decode:wires")
+def test_decode_reads_the_wire_format_and_keeps_to_the_profile_that_it_is_told(
+    lastword: Lastword, tmp_path: Path
+) -> None:
+    capture = tmp_path / "capture.sse"
+    events: list[dict[str, object]] = [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Hello"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+    capture.write_text("".join(f"data: {json.dumps(event)}\n\n" for event in events))
+    answers = [
+        json.loads(lastword("decode", "--wire", "anthropic", *profile, str(capture)).out)
+        for profile in ([], ["--profile", "compat"], ["--profile", "strict"])
+    ]
+    assert [(answer["text"], answer["finish_reason"], answer["complete"]) for answer in answers] == [
+        ("Hello", "end_turn", True),
+        ("Hello", "end_turn", True),
+        ("", None, False),
+    ]
+    assert json.loads(lastword("decode", str(capture)).out)["text"] == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["no/such.sse"], "No such file"),
-        (["--wire", "morse", "x"], "'morse' is not known: use chat"),
+        (["--wire", "morse", "x"], "--wire 'morse' is not known: use chat, responses or anthropic"),
+        (["--profile", "lax", "x"], "--profile 'lax' is not known: use compat or strict"),
     ],
 )
 def test_decode_names_what_it_cannot_read(lastword: Lastword, arguments: list[str], words: str) -> None:

@@ -24,7 +24,7 @@ from worker.store.inbox import NewTurn, submit
 from worker.store.lease import claim
 from worker.store.log import read_log, trim_log
 from worker.store.records import read_turn
-from worker.turn.commands import NO_USAGE
+from worker.turn.usage import NO_USAGE
 
 POINTS = ["read", "destinations", "request lost", "reply lost", "wake", "trim"]
 

@@ -3,22 +3,26 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pytest
 
 from tests.store.turns import Redis, granted, outputs_of, record_of
 from tests.support.turns import CLOCK, completed, machine, text, tool_call
-from worker.codecs.messages import Request
+from worker.codecs.messages import Request, ToolSpec
 from worker.engine import driver as driver_module
-from worker.engine.driver import Toolbox, TurnDriver
+from worker.engine.driver import TurnDriver
+from worker.engine.health import ProviderHealth
+from worker.engine.toolbox import Toolbox
 from worker.errors import Fenced
 from worker.store.accumulator import ExecutionOutputAccumulator
+from worker.store.health import HealthRules
 from worker.store.lease import Grant
 from worker.store.records import read_text
-from worker.tools import Tool
+from worker.tools.tool import Arguments, ToolContext
 from worker.turn.events import Event, NotAnswered
 
 PATIENCE_S = 5.0
@@ -70,7 +74,7 @@ class Provider:
     def say(self, call: int, attempt: int, *events: Event) -> None:
         self._said[call, attempt].put_nowait(list(events))
 
-    async def attempt(self, _request: Request, call: int, attempt: int) -> AsyncIterator[list[Event]]:
+    async def attempt(self, _provider: str, _request: Request, call: int, attempt: int) -> AsyncIterator[list[Event]]:
         self._diary.note(f"asked {call}.{attempt}")
         try:
             while True:
@@ -101,6 +105,21 @@ class Accumulator(ExecutionOutputAccumulator):
         self.on_text(text)
 
 
+@dataclass(frozen=True)
+class _Clock:
+    """The tool of these scenes."""
+
+    action: Callable[[], Awaitable[str]]
+    spec: ToolSpec = CLOCK
+    retry_safe: bool = False
+    approval: Literal["never", "ask"] = "never"
+    timeout_s: float | None = None
+
+    async def run(self, arguments: Arguments, context: ToolContext) -> object:
+        del arguments, context
+        return await self.action()
+
+
 class Scene:
     """A driver with a real store and a real machine, and all that a test does to them."""
 
@@ -112,13 +131,15 @@ class Scene:
         self.accumulator = Accumulator(redis, grant, lambda: True)
         self.accumulator.on_text = lambda text: self.diary.note(f"staged {text}")
         self.tool_may_end = asyncio.Event()
+        self.health = ProviderHealth("here", HealthRules(5, 60, 60), watching=True)
         self.turn = grant.turn
         self.driver = TurnDriver(
             grant,
             machine(deadline=clock() + TURN_S, jitter=self._jitter, **changes),
             self.accumulator,
             self.provider.attempt,
-            Toolbox({"clock": Tool(CLOCK, self._tool)}, timeout_s=2 * TURN_S),
+            Toolbox({"clock": _Clock(self._tool)}, 2 * TURN_S, result_chars=1000, approvals_expire_s=60),
+            self.health,
             self.lease.is_valid,
         )
 
@@ -126,7 +147,7 @@ class Scene:
         self.diary.note("wait chosen")
         return 0.5
 
-    async def _tool(self, _arguments: object, _key: str) -> str:
+    async def _tool(self) -> str:
         self.diary.note("tool started")
         try:
             await self.tool_may_end.wait()

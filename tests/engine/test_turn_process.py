@@ -10,7 +10,7 @@ import pytest
 import redis.asyncio
 
 from tests.support.stack import eventually
-from worker import api, wiring
+from worker import api, drivers
 from worker.errors import StoreError
 from worker.settings import WorkerSettings
 from worker.store import keys
@@ -68,7 +68,7 @@ async def test_a_turn_that_no_process_can_begin_to_drive_ends_once_the_crash_cap
         raise RuntimeError("a fault of our own")
 
     settings = settings_of(real_url)
-    monkeypatch.setattr(wiring, "turn_limits", fail)
+    monkeypatch.setattr(drivers, "turn_limits", fail)
     async with running(settings) as process:
         record = await sealed(real_redis, process, settings)
     assert record.outcome == "failed"

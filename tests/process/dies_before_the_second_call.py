@@ -1,10 +1,10 @@
-"""`counts_tools` in a process that is killed when its first tool has ended and its second call is about to open."""
+"""`worker.tasks` in a process that is killed when its first tool has ended and its second call is about to open."""
 
 import os
 import signal
 
-from tests.process.counts_tools import app
 from worker.store.accumulator import ExecutionOutputAccumulator
+from worker.tasks import app
 
 __all__ = ["app"]
 

@@ -15,7 +15,6 @@ from standardwebhooks import Webhook
 
 from channels.delivery.model import Delivery
 from channels.embedded import EmbeddedServer
-from channels.rehearsal.cues import prompt_of
 from channels.rehearsal.server import StandIn
 from tests.support.receiver import Answer, Hang, Received, Receiver
 from tests.support.stack import Process, Stack, database, eventually, stand_in
@@ -204,7 +203,7 @@ async def test_a_process_runs_no_more_turns_at_a_time_than_it_may(running: Runni
         await running.stack.ended(turn)
     await transcript.wait_for_end(number + 1)
     lines = (running.stack.folder / "transcript.jsonl").read_text(encoding="utf-8").splitlines()[-4:]
-    assert [(json.loads(line)["event"], prompt_of(json.loads(line)["request"])) for line in lines] == [
+    assert [(json.loads(line)["event"], json.loads(line)["prompt"]) for line in lines] == [
         ("started", "<slow> first"),
         ("ended", "<slow> first"),
         ("started", "<any> second"),

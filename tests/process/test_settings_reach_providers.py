@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from channels.embedded import EmbeddedServer
-from channels.rehearsal.cues import prompt_of
 from channels.rehearsal.server import StandIn
 from tests.support.receiver import Answer, Receiver
 from tests.support.stack import Stack, database, stand_in
@@ -139,7 +138,7 @@ class Asked:
         """The requests that the stand-in provider got for the turn, once it has ended."""
         await self.outputs(name)
         exchanges = self.provider.transcript.exchanges
-        return [each.request for each in exchanges if prompt_of(each.request) == f"<{name}>"]
+        return [each.request for each in exchanges if each.prompt == f"<{name}>"]
 
     async def lasted_s(self, name: str) -> float:
         """Seconds from the submit to the end of the turn, by the store's clock."""

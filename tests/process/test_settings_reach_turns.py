@@ -11,7 +11,6 @@ from itertools import pairwise
 import pytest
 
 from channels.embedded import EmbeddedServer
-from channels.rehearsal.cues import prompt_of
 from channels.rehearsal.server import StandIn
 from channels.rehearsal.transcript import Exchange
 from tests.support.stack import Stack, database, eventually, stand_in
@@ -41,11 +40,11 @@ calls = [ { steps = [ { text = "Half an " }, { truncate = true } ] }, { steps = 
 
 [[conversations]]
 match = "<tools>"
-calls = [ { steps = [ { tool = "clock" } ] } ]
+calls = [ { steps = [ { tool = "hang" } ] } ]
 
 [[conversations]]
 match = "<tool>"
-calls = [ { steps = [ { tool = "clock" } ] }, { steps = [ { text = "An answer." } ] } ]
+calls = [ { steps = [ { tool = "hang" } ] }, { steps = [ { text = "An answer." } ] } ]
 
 [[conversations]]
 match = "<endless>"
@@ -71,7 +70,7 @@ keep_s = 900
 retry_waits_s = []
 
 [agents.default]
-tools = ["clock"]
+tools = ["hang"]
 
 [providers.main]
 model = "stand-in"
@@ -103,7 +102,7 @@ class Asked:
 
     def exchanges(self, prompt: str) -> list[Exchange]:
         """What the provider was asked in the conversation that began with `prompt`, and what it answered."""
-        return [each for each in self.provider.transcript.exchanges if prompt_of(each.request) == prompt]
+        return [each for each in self.provider.transcript.exchanges if each.prompt == prompt]
 
     async def ended(self, prompt: str, session: str | None = None) -> list[Output]:
         """All outputs of a turn that is submitted now, once it has ended."""
@@ -132,7 +131,7 @@ async def thrifty(tmp_path_factory: pytest.TempPathFactory, server: EmbeddedServ
         vanished_from = await stack.submit("<vanished>", session=session)
         for _ in range(2):
             await vanish_from(stack, vanished_from, session)
-        stack.start("turns", "hanging_tool")
+        stack.start("turns")
         yield Asked(stack, provider, vanished_from)
 
 

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(90)]
 
 SCRIPT = """
 [[calls]]
-steps = [ { text = "I will look. " }, { tool = "clock" } ]
+steps = [ { text = "I will look. " }, { tool = "note" } ]
 
 [[calls]]
 steps = [ { text = "The first try of an answer", pieces = 26, every_s = 0.05 }, { stall = true } ]
@@ -25,7 +25,7 @@ steps = [ { text = "The answer that stands." } ]
 """
 TWO_CALLS = """
 [[calls]]
-steps = [ { text = "I will look. " }, { tool = "clock" } ]
+steps = [ { text = "I will look. " }, { tool = "note" } ]
 
 [[calls]]
 steps = [ { text = "The answer that stands." } ]
@@ -39,7 +39,7 @@ base_url = "{base_url}"
 model = "stand-in"
 
 [agents.default]
-tools = ["clock"]
+tools = ["note"]
 
 [lease]
 ttl_s = 1.2
@@ -69,9 +69,9 @@ async def test_a_worker_killed_between_a_tool_and_the_next_call_loses_nothing_an
         stack.configure(settings(provider.base_url, receiver.url))
         stack.start("delivery")
         dying = stack.start("turns", "dies_before_the_second_call", {"TOOL_RUNS": str(runs)})
-        turn = await stack.submit("What time is it?", destinations=("receiver",))
+        turn = await stack.submit("Take a note.", destinations=("receiver",))
         await stack.until(turn, lambda output: isinstance(output, ToolResultOutput))
-        stack.start("turns", "counts_tools", {"TOOL_RUNS": str(runs)})
+        stack.start("turns", environment={"TOOL_RUNS": str(runs)})
         await stack.ended(turn)
         data = body_of(await receiver.nth(1))
         assert dying.returncode == -9
@@ -89,11 +89,11 @@ async def test_a_worker_killed_in_mid_stream_leaves_a_discard_and_its_turn_goes_
     async with stand_in(SCRIPT, tmp_path) as provider, Receiver() as receiver, Stack(tmp_path, real_url) as stack:
         stack.configure(settings(provider.base_url, receiver.url))
         stack.start("delivery")
-        dying = stack.start("turns", "counts_tools", {"TOOL_RUNS": str(runs)})
-        turn = await stack.submit("What time is it?", destinations=("receiver",), watch_s=60)
+        dying = stack.start("turns", environment={"TOOL_RUNS": str(runs)})
+        turn = await stack.submit("Take a note.", destinations=("receiver",), watch_s=60)
         await stack.until(turn, lambda output: isinstance(output, TextDeltaOutput) and output.call == 2)
         dying.kill()
-        stack.start("turns", "counts_tools", {"TOOL_RUNS": str(runs)})
+        stack.start("turns", environment={"TOOL_RUNS": str(runs)})
         await stack.ended(turn)
         data = body_of(await receiver.nth(1))
         outputs = await all_outputs(stack.client, turn)

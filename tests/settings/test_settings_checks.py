@@ -8,8 +8,8 @@ from standardwebhooks import Webhook
 
 from channels.settings import DeliverySettings, Settings, SubscriberSettings
 from worker.errors import ConfigurationError
-from worker.settings import AgentSettings, LeaseSettings, ProviderSettings, TurnSettings, WorkerSettings
-from worker.tools import BUILT_IN
+from worker.sections import McpSettings, ProviderSettings, ring_of
+from worker.settings import LeaseSettings, TurnSettings, WorkerSettings
 
 URL = "http://127.0.0.1:1/v1"
 
@@ -94,15 +94,130 @@ def test_an_agent_needs_a_model() -> None:
         WorkerSettings.model_validate({"providers": {"main": {"base_url": URL}}, "agents": {"a": {}}})
 
 
-def test_an_agent_may_only_name_tools_that_exist() -> None:
-    with pytest.raises(ValidationError, match="'clock'"):
-        AgentSettings.model_validate({"tools": ["hammer"]})
+def with_sections(**sections: Any) -> WorkerSettings:
+    """Settings of these sections, with the provider `main` unless there are others."""
+    return WorkerSettings.model_validate({"providers": {"main": provider()}, **sections})
 
 
-def test_the_settings_know_exactly_the_built_in_tools() -> None:
-    assert AgentSettings.model_validate({"tools": list(BUILT_IN)}).tools == tuple(BUILT_IN)
-    for name in ("clock",):  # each name that ToolName allows
-        assert name in BUILT_IN
+@pytest.mark.requirement("settings:checks:names")
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        (
+            {"agents": {"a": {"tools": ["mcp:fiels/read"]}}, "mcp": {"files": {"url": URL}}},
+            r"agents\.a\.tools: there is no \[mcp\.fiels\] for 'mcp:fiels/read': add it; did you mean 'files'",
+        ),
+        (
+            {"agents": {"a": {"tools": ["refund"]}}, "tools": {"refnud": {"approval": "ask"}}},
+            r"tools\.refnud is set, but no agent offers that tool: .*; did you mean 'refund'",
+        ),
+        (
+            {"agents": {"a": {"tools": ["mcp:files"]}}, "mcp": {"files": {"url": URL}}, "tools": {"flies_read": {}}},
+            r"tools\.flies_read is set, but no agent offers that tool",
+        ),
+        ({"providers": {"main": provider(fallback="sqare"), "spare": provider()}}, r"did you mean 'spare'"),
+        ({"providers": {"main": provider(fallback="main")}}, r"providers\.main\.fallback is main itself"),
+        (
+            {"providers": {"main": provider(fallback="spare"), "spare": {"base_url": URL}}},
+            r"providers\.spare\.model is not set, but it is the fallback of main: set it",
+        ),
+    ],
+)
+def test_a_name_that_nothing_bears_is_refused(sections: dict[str, Any], words: str) -> None:
+    """A tool that needs approval must not run without it because its name was mistyped."""
+    with pytest.raises(ValidationError, match=words):
+        with_sections(**sections)
+
+
+def test_a_tool_that_an_agent_can_offer_may_be_decided_about() -> None:
+    """Which tools a server has is known to the server alone; where no agent offers anything, nothing can run."""
+    agent = {"tools": ["refund", "mcp:files/read"]}
+    tools: dict[str, Any] = {"refund": {}, "files_read": {"approval": "ask"}}
+    with_sections(agents={"a": agent}, mcp={"files": {"url": URL}}, tools=tools)
+    with_sections(tools=tools)
+
+
+SPARE = {"main": provider(fallback="spare"), "spare": provider(prefill_timeout_s=3600)}
+
+
+@pytest.mark.requirement("settings:checks:arithmetic")
+def test_the_deadline_must_hold_a_call_that_the_slowest_fallback_makes_alone() -> None:
+    """The others may be skipped."""
+    words = r"worst call of providers\.spare: \(1 \+ timeout_resume_retry_budget 2\) x 3600 .* = 10801"
+    with pytest.raises(ValidationError, match=words):
+        with_sections(providers=SPARE)
+    with_sections(providers=SPARE, turns={"turn_deadline_s": 10802})
+
+
+@pytest.mark.requirement("settings:checks:arithmetic")
+def test_where_nobody_is_skipped_the_deadline_must_hold_a_call_that_goes_round_the_fallbacks() -> None:
+    """It begins with whoever answered last, so the slow one may be asked twice: 3600 + 1800 + 3600, and two waits."""
+    nobody_skipped = {"deaths": 0}
+    words = r"\(1 \+ timeout_resume_retry_budget 2\) attempts 3600 of spare \+ 1800 of main \+ 3600 of spare .* = 9001"
+    with pytest.raises(ValidationError, match=words):
+        with_sections(providers=SPARE, turns={"turn_deadline_s": 9001}, provider_health=nobody_skipped)
+    with_sections(providers=SPARE, turns={"turn_deadline_s": 9002}, provider_health=nobody_skipped)
+
+
+@pytest.mark.requirement("settings:checks:arithmetic")
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        (
+            {
+                "providers": {"main": provider(fallback="spare"), "spare": provider()},
+                "turns": {"timeout_resume_retry_budget": 0},
+                "provider_health": {"deaths": 0},
+            },
+            r"main\.fallback \(spare\) would never be asked: .*_budget 0 = 1 attempt, and provider_health\.deaths 0",
+        ),
+        (
+            {
+                "providers": {"main": provider(fallback="spare"), "spare": provider()},
+                "provider_health": {"skip_s": 1.5},
+            },
+            r"provider_health\.skip_s \(1\.5\) must be at least lease\.renew_s \(2\)",
+        ),
+        (
+            {"compaction": {"threshold": 0.5}},
+            r"compaction\.threshold \(0\.5\) is a share of providers\.NAME\.context_tokens, which no provider has",
+        ),
+        (
+            {"tools": {"clock": {"timeout_s": 7200}}},
+            r"tools\.clock\.timeout_s \(7200\) must be below turns\.turn_deadline_s \(7200\), else it never fires",
+        ),
+    ],
+)
+def test_what_could_never_take_effect_is_refused(sections: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        with_sections(**sections)
+
+
+def test_what_can_take_effect_is_taken() -> None:
+    """The counterparts of what is refused."""
+    two = {"main": provider(fallback="spare"), "spare": provider()}
+    with_sections(providers=two, turns={"timeout_resume_retry_budget": 0})
+    with_sections(providers=two, turns={"timeout_resume_retry_budget": 1}, provider_health={"deaths": 0, "skip_s": 1})
+    with_sections(provider_health={"skip_s": 1})
+    with_sections(providers={"main": provider(context_tokens=1000)}, compaction={"threshold": 0.5})
+    with_sections(compaction={"threshold": 0.5, "strategy": "off"})
+    with_sections(compaction={"keep_tool_results": 0})
+    with_sections(tools={"clock": {"timeout_s": 7199}})
+    WorkerSettings.model_validate({"compaction": {"threshold": 0.5}})
+
+
+@pytest.mark.parametrize("names", [("main",), ("main", "spare"), ("main", "spare", "third")])
+def test_fallbacks_may_go_round(names: tuple[str, ...]) -> None:
+    following = dict(zip(names, (*names[1:], "main"), strict=True)) if len(names) > 1 else {}
+    providers = {name: ProviderSettings.model_validate(provider(fallback=following.get(name))) for name in names}
+    WorkerSettings(providers=providers)
+    assert ring_of("main", providers) == names
+
+
+def test_the_address_of_an_mcp_server_is_asked_as_it_stands() -> None:
+    """A server may want its last slash, or a query."""
+    for url in ("http://h/mcp/", "https://h/mcp?team=blue", "http://h"):
+        assert McpSettings.model_validate({"url": url}).url == url
 
 
 def test_an_agent_that_is_not_known_is_told_the_nearest() -> None:

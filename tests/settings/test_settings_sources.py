@@ -203,6 +203,8 @@ def test_no_secret_is_printed(write: Write) -> None:
         + f'[agents.default]\nheaders = {{ X-Key = "{CANARY}" }}\n'
         + f'[subscribers.ops]\nurl = "http://127.0.0.1/{CANARY}?k={CANARY}"\nsecret = "{SIGNING}"\n'
         + f'[delivery]\nsecret = "{SIGNING}"\n'
+        + f'[mcp.a]\nurl = "http://127.0.0.1/{CANARY}?k={CANARY}"\nheaders = {{ X-Key = "{CANARY}" }}\n'
+        + f'[mcp.b]\ncommand = ["server"]\nenv = {{ KEY = "{CANARY}" }}\n'
     )
     loaded = load_explained()
     shown = repr(loaded.settings) + str(loaded.settings) + repr(explain(loaded))
@@ -251,15 +253,96 @@ def test_no_refusal_repeats_a_secret(write: Write, text: str) -> None:
     assert CANARY not in refusal(write, text)
 
 
+@pytest.mark.requirement("settings:values:refused")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[providers.main]\nwire = "grpc"', "providers.main.wire = 'grpc' (F:2): Input should be 'chat', 'responses'"),
+        ('[providers.main]\nprofile = "lax"', "providers.main.profile = 'lax' (F:2): Input should be 'compat' or"),
+        (
+            "[providers.main.limits]\nline_bytes = 1",
+            "providers.main.limits.line_bytes = 1 (F:2): Input should be greater than or equal to 1024 (allowed: 1024",
+        ),
+        (
+            "[providers.main]\nlimits = { tool_call = 3 }",
+            "limits.tool_call (F:2) is no setting; did you mean 'tool_calls'",
+        ),
+        ("[providers.main]\nreasoning_timeout_s = -1", "reasoning_timeout_s = -1 (F:2)"),
+        ("[providers.main]\ncontext_tokens = 10", "(allowed: 256 to 100000000 tokens, default None)"),
+        ('[providers.main]\nfallback = "A B"', "providers.main.fallback = 'A B' (F:2)"),
+        ("[providers.main]\nextra_body = 3", "providers.main.extra_body = 3 (F:2): Input should be a valid dictionary"),
+        ('[tools.clock]\napproval = "maybe"', "tools.clock.approval = 'maybe' (F:2): Input should be 'ask' or 'never'"),
+        ("[tools.clock]\ntimeout_s = 0", "tools.clock.timeout_s = 0 (F:2)"),
+        ('[tools.clock]\nretry_safe = "perhaps"', "tools.clock.retry_safe = 'perhaps' (F:2)"),
+        ("[mcp.files]", "mcp.files (F:1): set either command (a program to start) or url"),
+        ('[mcp.files]\ncommand = ["x"]\nurl = "http://h"', "mcp.files (F:1): set either command"),
+        (
+            f'[mcp.files]\ncommand = "x --key {CANARY}"',
+            "mcp.files (F:1): command must be a list: the program and then each argument, as in [",
+        ),
+        ('[mcp.files]\ncommand = [""]', "the first entry of command is empty: it must name a program"),
+        (f'[mcp.files]\ncommand = ["x"]\nenv = {{ "A=B" = "{CANARY}" }}', "mcp.files.env"),
+        (
+            f'[mcp.files]\ncommand = ["x"]\nheaders = {{ A = "{CANARY}" }}',
+            "headers belong to url; remove them, or use env",
+        ),
+        (
+            f'[mcp.files]\nurl = "http://h"\nenv = {{ A = "{CANARY}" }}',
+            "env belongs to command; remove it, or use headers",
+        ),
+        (f'[mcp.files]\nurl = "htp://h/{CANARY}"', "mcp.files.url = 'htp://h/...' (F:2): it must begin with http://"),
+        (
+            f'[mcp.files]\nurl = "http://u:{CANARY}@h"',
+            "mcp.files.url (F:2): it must not hold a user or password; use headers",
+        ),
+        (
+            f'[mcp.files]\nurl = "http://h/{CANARY}#{CANARY}"',
+            "mcp.files.url = 'http://h/...' (F:2): remove what follows '#'",
+        ),
+        (f'[mcp.files]\nurl = "http://h"\nheaders = {{ "A B" = "{CANARY}" }}', "'A B' is no header that may be set"),
+        ('[mcp.files]\nurl = "http://h"\napproval = "no"', "mcp.files.approval = 'no' (F:3)"),
+        ('[mcp.files]\nurl = "http://h"\nconnect_timeout_s = 0', "mcp.files.connect_timeout_s = 0 (F:3)"),
+        ("[turns]\ntool_result_chars = 10", "(allowed: 200 to 10000000 characters, default 32000)"),
+        ("[turns]\nempty_answer_nudges = -1", "turns.empty_answer_nudges = -1 (F:2)"),
+        ("[turns]\nempty_answer_nudges_after_tools = 101", "turns.empty_answer_nudges_after_tools = 101 (F:2)"),
+        ("[compaction]\nstrategy = 3", "compaction.strategy = 3 (F:2): Input should be a valid string"),
+        ("[compaction]\nthreshold = 75", "compaction.threshold = 75 (F:2): Input should be less than or equal to 1"),
+        ("[compaction]\nkeep_tool_results = -1", "compaction.keep_tool_results = -1 (F:2)"),
+        ('[compaction]\nsummarise = "perhaps"', "compaction.summarise = 'perhaps' (F:2)"),
+        ("[approvals]\nexpire_s = 0", "(allowed: 1 to 2592000 seconds, default 86400)"),
+        ("[provider_health]\ndeaths = -1", "provider_health.deaths = -1 (F:2)"),
+        ("[provider_health]\nwindow_s = 0", "provider_health.window_s = 0 (F:2)"),
+        ("[provider_health]\nskip_s = 0", "provider_health.skip_s = 0 (F:2)"),
+    ],
+)
+def test_a_value_that_cannot_be_taken_is_refused_with_field_value_place_and_fix(
+    write: Write, text: str, words: str
+) -> None:
+    told = refusal(write, text)
+    assert words.replace("(F:", "(lastword.toml:") in told
+    assert CANARY not in told
+
+
+def test_the_environment_of_a_server_keeps_the_case_of_its_names_in_json(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(PROVIDER + '[mcp.files]\ncommand = ["server"]\n')
+    monkeypatch.setenv("LASTWORD_MCP__FILES__ENV", '{"API_KEY": "sesame"}')
+    assert {name: value.get_secret_value() for name, value in load_settings().mcp["files"].env.items()} == {
+        "API_KEY": "sesame"
+    }
+
+
 @pytest.mark.requirement("settings:explained:value-and-source")
 def test_each_value_is_explained_with_unit_and_source(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(PROVIDER + "\n[turns]\nmax_calls = 7\n")
+    write(PROVIDER + "\n[turns]\nmax_calls = 7\n[providers.main.limits]\ntool_calls = 9\n")
     monkeypatch.setenv("LASTWORD_TURNS__KEEP_S", "900000")
     rows = {row.name: row for row in explain(load_explained())}
     told = {name: (row.value, row.unit, row.source) for name, row in rows.items()}
     assert told["turns.max_calls"] == (7, "calls", "lastword.toml:6")
     assert told["turns.keep_s"] == (900000, "seconds", "environment LASTWORD_TURNS__KEEP_S")
     assert told["turns.crash_cap"] == (3, "crashes", "default")
+    assert told["providers.main.limits.tool_calls"] == (9, "tool calls", "lastword.toml:8")
     assert told["providers.main.base_url"] == ("http://127.0.0.1:1/v1", "", "lastword.toml:2")
     assert told["providers.main.api_key"] == ("not set", "", "default")
 

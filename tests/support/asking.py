@@ -12,6 +12,12 @@ import httpx
 import orjson
 
 LIMIT_S = 10.0
+PATHS = {"chat": "chat/completions", "responses": "responses", "anthropic": "messages"}
+KEY_HEADERS = {
+    "chat": "Authorization: Bearer sk-secret",
+    "responses": "Authorization: Bearer sk-secret",
+    "anthropic": "X-Api-Key: sk-secret\r\nAnthropic-Version: 2023-06-01",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +43,23 @@ class RawAnswer:
 
     @property
     def deltas(self) -> list[dict[str, object]]:
-        """The delta of each chunk that has one."""
+        """The delta of each chunk of Chat Completions that has one."""
         choices = [each["choices"] for each in self.data if each.get("choices")]
         return [choice[0]["delta"] for choice in choices if isinstance(choice, list)]
 
     @property
     def text(self) -> str:
-        """The text that was answered."""
+        """The text that was answered in Chat Completions; `plain_reader` reads all wire formats."""
         return "".join(str(delta.get("content") or "") for delta in self.deltas)
 
 
 class Asking:
     """One request that has been sent. Leaving its `async with` drops the connection."""
 
-    def __init__(self, base_url: str, prompt: str = "hello", **fields: object) -> None:
+    def __init__(self, base_url: str, prompt: str = "hello", wire: str = "chat", **fields: object) -> None:
         self._url = httpx.URL(base_url)
-        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": prompt}]} | fields
-        self._body = orjson.dumps(body)
+        self._wire = wire
+        self._body = orjson.dumps(question(wire, prompt) | fields)
         self._seen = bytearray()
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
@@ -61,8 +67,8 @@ class Asking:
     async def __aenter__(self) -> Self:
         self._reader, self._writer = await asyncio.open_connection(self._url.host, self._url.port)
         head = (
-            f"POST {self._url.path}/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-            f"Authorization: Bearer sk-secret\r\nX-Team: blue\r\nContent-Length: {len(self._body)}\r\n\r\n"
+            f"POST {self._url.path.rstrip('/')}/{PATHS[self._wire]} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            f"{KEY_HEADERS[self._wire]}\r\nX-Team: blue\r\nContent-Length: {len(self._body)}\r\n\r\n"
         )
         self._writer.write(head.encode() + self._body)
         return self
@@ -92,10 +98,20 @@ class Asking:
         return RawAnswer(status, head.decode(), chunks, "whole" if rest.endswith(b"\r\n0\r\n\r\n") else end)
 
 
-async def ask(base_url: str, prompt: str = "hello", **fields: object) -> RawAnswer:
+async def ask(base_url: str, prompt: str = "hello", wire: str = "chat", **fields: object) -> RawAnswer:
     """Ask and read to the end."""
-    async with Asking(base_url, prompt, **fields) as asking:
+    async with Asking(base_url, prompt, wire, **fields) as asking:
         return await asking.answer()
+
+
+def question(wire: str, prompt: str) -> dict[str, object]:
+    """The least request that asks for a stream."""
+    messages = [{"role": "user", "content": prompt}]
+    if wire == "responses":
+        return {"model": "m", "stream": True, "input": messages}
+    if wire == "anthropic":
+        return {"model": "m", "stream": True, "max_tokens": 1000, "messages": messages}
+    return {"model": "m", "stream": True, "messages": messages}
 
 
 def _chunks(rest: bytes) -> tuple[bytes, ...]:

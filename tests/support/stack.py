@@ -36,6 +36,7 @@ WITHIN_S = 30.0
 _END_S = 30.0
 _LOOK_EVERY_S = 0.05
 _ROOT = Path(__file__).resolve().parents[2]
+_PROCESS = _ROOT / "tests" / "process"
 _Seen = TypeVar("_Seen")
 
 
@@ -130,7 +131,7 @@ class Stack:
             **kept,
             "LASTWORD_CONFIG": str(self.folder / "lastword.toml"),
             "LASTWORD_REDIS_URL": self.url,
-            "PYTHONPATH": os.pathsep.join([str(_ROOT), str(_ROOT / "tests" / "process")]),
+            "PYTHONPATH": os.pathsep.join(map(str, (_ROOT, _PROCESS, _PROCESS / "installed"))),
         }
 
     def start(self, name: str, app: str | None = None, environment: Mapping[str, str] | None = None) -> Process:

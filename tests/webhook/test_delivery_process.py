@@ -26,7 +26,8 @@ from worker.output.events import ErrorOutput, Outcome, TurnCompletedOutput
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import NewTurn, submit
 from worker.store.lease import claim
-from worker.turn.commands import Failure, UsageTotals
+from worker.turn.commands import Failure
+from worker.turn.usage import UsageTotals
 
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
 TOTALS = UsageTotals(

@@ -8,41 +8,36 @@ dead. The timer is armed lazily: a new deadline costs nothing unless it is neare
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine
 from time import monotonic
 from typing import Any
 
 from worker.codecs.events import ToolCall
 from worker.codecs.messages import Request
+from worker.engine.health import ProviderHealth
+from worker.engine.toolbox import Toolbox
 from worker.errors import Fenced
-from worker.ids import correlation_of
+from worker.ids import approval_of, correlation_of
 from worker.observability import info, warn
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.lease import Grant
-from worker.tools import Tool, run_tool
 from worker.turn import commands as c
 from worker.turn import outputs
-from worker.turn.events import Begin, Drain, Event, Tick, ToolFinished
-from worker.turn.facts import Committed, ToolEnded
+from worker.turn.batch import arguments_hash
+from worker.turn.events import Begin, Decided, Drain, Event, Sent, Tick
+from worker.turn.facts import ApprovalAsked, Committed, ToolEnded
 from worker.turn.machine import TurnMachine
+from worker.turn.resume import is_the_providers
 
-Attempt = Callable[[Request, int, int], AsyncIterator[list[Event]]]
-"""Sends a request for (call, attempt) and gives what comes of it; closing it drops the connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class Toolbox:
-    """The tools offered to the model, and how long one may take, in seconds."""
-
-    tools: Mapping[str, Tool]
-    timeout_s: float
+Attempt = Callable[[str, Request, int, int], AsyncIterator[list[Event]]]
+"""Sends a request to a provider for (call, attempt) and gives what comes of it; closing it drops the connection."""
 
 
 class TurnDriver:
     """Drives one claimed turn to its seal, to a hand-off, or to the loss of its lease.
 
-    `is_valid`: whether the lease is surely still ours. Raises `Fenced` or `Rewound` from the store.
+    `health` is told how the providers do. `is_valid`: whether the lease is surely still ours. Raises `Fenced` or
+    `Rewound` from the store.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the joints of a turn, each named
@@ -52,6 +47,7 @@ class TurnDriver:
         accumulator: ExecutionOutputAccumulator,
         attempt: Attempt,
         toolbox: Toolbox,
+        health: ProviderHealth,
         is_valid: Callable[[], bool],
     ) -> None:
         self._grant = grant
@@ -59,6 +55,7 @@ class TurnDriver:
         self._accumulator = accumulator
         self._attempt = attempt
         self._toolbox = toolbox
+        self._health = health
         self._is_valid = is_valid
         self._queue: asyncio.Queue[tuple[float, Event]] = asyncio.Queue()
         self._timer: asyncio.TimerHandle | None = None
@@ -152,27 +149,31 @@ class TurnDriver:
                 self._accumulator.stage_text(text)
             case c.StageThinking(text):
                 self._accumulator.stage_thinking(text)
-            case c.OpenCall(call, attempt, resumes_spent, is_new_call, request):
+            case c.OpenCall(call, attempt, resumes_spent, is_new_call, request, provider):
                 await self._accumulator.open_call(call, attempt, resumes_spent, is_new_call)
-                await self._read(request, call, attempt)
-            case c.ReopenCall(call, attempt, request):
-                await self._read(request, call, attempt)
+                await self._read(provider, request, call, attempt)
+            case c.ReopenCall(call, attempt, request, provider):
+                await self._read(provider, request, call, attempt)
+            case c.OpenSidecar(attempt, request, provider):
+                await self._read(provider, request, 0, attempt)
             case c.CloseCall():
                 if self._reader is not None:
                     self._reader.cancel()
             case c.CommitCall():
                 await self._commit(command)
-            case c.DiscardCall(call, attempt, _, _, totals):
-                discarded = outputs.of_discard(command)
-                await self._accumulator.discard(call, attempt, totals, discarded, resumes_spent=command.resumes_spent)
-            case c.RunTools(call, tool_calls, attempt):
-                for index, tool_call in tool_calls:
-                    await self._accumulator.tool_start(call, index, outputs.of_tool_start(call, tool_call, attempt))
-                    await self._hold_valid()
-                    self._spawn(self._run_tool(call, index, tool_call))
-            case c.RecordToolResult(call, index, tool_call, result, failure):
+            case c.DiscardCall():
+                await self._discard(command)
+            case c.RunTools():
+                await self._run_tools(command)
+            case c.RecordToolResult(call, index, _, result, failure):
                 fact = ToolEnded(call, index, result, failure)
-                await self._accumulator.tool_end(fact, outputs.of_tool_result(command))
+                await self._accumulator.record(fact, outputs.of_tool_result(command))
+            case c.RecordCompaction(fact=compacted):
+                await self._accumulator.record(compacted, outputs.of_compaction(command))
+            case c.AskApproval():
+                await self._ask(command)
+            case c.Park():
+                await self._park()
             case c.Seal():
                 await self._seal(command)
             case c.HandOff():
@@ -182,10 +183,11 @@ class TurnDriver:
             case c.Warn(event, fields):
                 warn(event, turn=self._grant.turn, session=self._grant.session, **dict(fields))
 
-    async def _read(self, request: Request, call: int, attempt: int) -> None:
+    async def _read(self, provider: str, request: Request, call: int, attempt: int) -> None:
         await self._hold_valid()
         self._call_opened = monotonic()
-        self._reader = self._spawn(self._pump(self._attempt(request, call, attempt)))
+        self._tell(Sent(call, attempt))
+        self._reader = self._spawn(self._pump(self._attempt(provider, request, call, attempt)))
 
     async def _pump(self, events: AsyncIterator[list[Event]]) -> None:
         async for batch in events:
@@ -201,19 +203,35 @@ class TurnDriver:
             command.tool_calls,
             command.finish_reason,
             command.usage,
+            command.provider,
+            command.echo,
         )
         await self._accumulator.commit(fact, command.totals, outputs.of_commit(command))
+        self._health.completed(command.provider)
         info(
             "call_completed",
             turn=self._grant.turn,
             call=command.call,
             attempt=command.attempt,
+            provider=command.provider,
             finish_reason=command.finish_reason,
             tool_calls=len(command.tool_calls),
             characters=len(command.text),
             input_tokens=command.usage.input_tokens if command.usage else None,
             output_tokens=command.usage.output_tokens if command.usage else None,
             took_s=round(monotonic() - self._call_opened, 3),
+        )
+
+    async def _discard(self, command: c.DiscardCall) -> None:
+        if command.provider and is_the_providers(command.reason):
+            self._health.died(command.provider)
+        await self._accumulator.discard(
+            command.call,
+            command.attempt,
+            command.totals,
+            outputs.of_discard(command),
+            resumes_spent=command.resumes_spent,
+            streamed=command.streamed,
         )
 
     async def _seal(self, command: c.Seal) -> None:
@@ -236,11 +254,30 @@ class TurnDriver:
 
     # Tools.
 
+    async def _run_tools(self, command: c.RunTools) -> None:
+        for index, tool_call in command.tool_calls:
+            started = outputs.of_tool_start(command.call, tool_call, command.attempt)
+            await self._accumulator.tool_start(command.call, index, started)
+            await self._hold_valid()
+            self._spawn(self._run_tool(command.call, index, tool_call))
+
     async def _run_tool(self, call: int, index: int, tool_call: ToolCall) -> None:
-        key = f"{self._grant.turn}:{call}:{index}"
-        tool = self._toolbox.tools[tool_call.name]
-        result = await run_tool(tool, tool_call.arguments_json or {}, key, self._toolbox.timeout_s)
-        self._tell(ToolFinished(call, index, result.text, result.failure))
+        self._tell(await self._toolbox.run(self._grant, call, index, tool_call))
+
+    async def _ask(self, command: c.AskApproval) -> None:
+        fact = ApprovalAsked(command.call, command.index, arguments_hash(command.tool_call))
+        approval = approval_of(self._grant.turn, command.call, command.index)
+        request = outputs.of_ask(command, approval, self._grant.requester)
+        await self._accumulator.ask_approval(fact, request, self._toolbox.approvals_expire_s)
+
+    async def _park(self) -> None:
+        """Give the turn back until a person decides, unless somebody has decided just now."""
+        decisions = await self._accumulator.park()
+        if decisions:
+            self._tell(Decided(decisions))
+            return
+        info("turn_parked", turn=self._grant.turn, session=self._grant.session)
+        self._ended = True
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._group.create_task(work)

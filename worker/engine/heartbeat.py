@@ -1,6 +1,6 @@
 """The heartbeat of a process: one thread that renews the leases of all its turns and wakes what is due.
 
-What belongs here: renewing, sweeping, and when not to. What must not be known here: what a turn does.
+What belongs here: renewing, sweeping, expiring, and when not to. What must not be known here: what a turn does.
 
 The thread has a connection of its own, so a busy event loop cannot delay it; but it renews only while the loop ticks,
 so a process whose loop is stuck gives its turns away. Each process sweeps: no leader, no beat; it wakes no more
@@ -21,8 +21,10 @@ from typing import Protocol
 
 import redis
 
-from worker.observability import fault, warn
-from worker.store import lease
+from worker.engine.health import ProviderHealth
+from worker.observability import fault, info, warn
+from worker.store import approvals, lease
+from worker.store import health as shared_health
 
 _SWEEP_LIMIT = 100
 _REST_S = 2.0
@@ -67,17 +69,18 @@ class _Held:
 class Heartbeat:
     """Renews and sweeps from `start` to `stop`. `hold` and `let_go` are called on the event loop.
 
-    `wake`: asks any turns process to look at a session; may block or raise. None: nothing is swept. `free`: how many
-    more sessions this process could run.
+    `wake`: asks any turns process to look at a session; may block or raise. None: no session is swept. `free`: how many
+    more sessions this process could run. `health`: is told and asked with each renewal.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what it beats for
         self,
         client: redis.Redis,
         limits: HeartbeatLimits,
         partitions: int,
         wake: Callable[[str], None] | None,
         free: Callable[[], int],
+        health: ProviderHealth | None = None,
     ) -> None:
         self._client = client
         self._limits = limits
@@ -85,6 +88,7 @@ class Heartbeat:
         self._loop: asyncio.AbstractEventLoop
         self._wakes = None if wake is None else _Wakes(wake)
         self._free = free
+        self._health = health
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -151,6 +155,8 @@ class Heartbeat:
                 self._guarded(self._renew)
             if now >= next_sweep:
                 next_sweep = now + self._limits.sweep_s
+                if not self._draining.is_set():
+                    self._guarded(self._expire)
                 if self._wakes is not None and not self._draining.is_set():
                     self._guarded(partial(self._sweep, self._wakes))
             self._stop.wait(max(0.01, min(next_renew, next_sweep) - monotonic()))
@@ -176,6 +182,8 @@ class Heartbeat:
             sent_at = monotonic()
             for renewal in lease.renew(self._client, partition, mine, self._limits.ttl_s):
                 self._take(renewal, held[renewal.turn], sent_at)
+        if self._health is not None:
+            self._exchange_health(self._health)
 
     def _loop_ticks(self) -> bool:
         """Whether the loop runs a callback in time: asked afresh, since a process that slept has old news of itself."""
@@ -192,6 +200,33 @@ class Heartbeat:
         tell = partial(one.holder.renewed, watched=renewal.watched) if renewal.held else one.holder.lost
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             self._loop.call_soon_threadsafe(tell)
+
+    def _exchange_health(self, health: ProviderHealth) -> None:
+        """Tell what was seen of providers and learn whom to leave alone. Whatever comes of it, the leases stand."""
+        try:
+            report = health.take()
+            if report is not None:
+                answer = shared_health.exchange(self._client, report, health.rules)
+                health.answered(answer)
+                for name, seen in answer.fresh.items():
+                    warn(
+                        "provider_skipped",
+                        provider=name,
+                        deaths=seen.deaths,
+                        completions=seen.completions,
+                        for_s=health.rules.skip_s,
+                    )
+        except (redis.RedisError, OSError) as error:
+            warn("provider_health_not_told", error=type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - as everywhere in this thread
+            fault("provider_health_failed", error)
+        for name in health.take_ended():
+            info("provider_asked_again", provider=name)
+
+    def _expire(self) -> None:
+        """Before the sweep, so that a turn whose request has expired is woken by it."""
+        for partition in range(self._partitions):
+            approvals.expire_due(self._client, partition)
 
     def _sweep(self, wakes: "_Wakes") -> None:
         run_id = str(self._client.info("server").get("run_id", "")).encode()

@@ -1,0 +1,150 @@
+"""Making the driver of a turn that was granted to this process.
+
+What belongs here: what a driver needs, fetched and put together, and what becomes of a turn for which it cannot be had.
+What must not be known here: claiming, leases, what the driver then does.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+
+from worker import ids
+from worker.assembly import Providers, strategy, toolbox, turn_limits, turn_start
+from worker.codecs.messages import Message
+from worker.engine.driver import TurnDriver
+from worker.engine.health import ProviderHealth
+from worker.errors import ConfigurationError, Fenced, StoreError, ToolsUnavailable
+from worker.observability import fault, warn
+from worker.sections import AgentSettings
+from worker.settings import WorkerSettings
+from worker.store.accumulator import ExecutionOutputAccumulator
+from worker.store.lease import Grant
+from worker.store.repeat import is_unanswered
+from worker.tools.shelf import ToolShelf
+from worker.tools.tool import Tool
+from worker.turn import outputs
+from worker.turn.commands import DiscardCall, Failure, Seal
+from worker.turn.compaction import DEFAULT
+from worker.turn.machine import TurnMachine
+
+_TOOLS_AGAIN_S = 1.0
+
+
+class DriverMaker:
+    """Makes the drivers of one process, on one event loop.
+
+    `history`: the messages of a session before a turn, asked for until a time of the monotonic clock. `holds`,
+    `is_valid`: whether a turn with a nonce may still be ours, and whether it surely is. `is_draining`: whether this
+    process shuts down.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what it reads and whom it asks
+        self,
+        settings: WorkerSettings,
+        history: Callable[[Grant, float], Awaitable[tuple[Message, ...]]],
+        health: ProviderHealth,
+        holds: Callable[[str, str], bool],
+        is_valid: Callable[[str, str], bool],
+        is_draining: Callable[[], bool],
+    ) -> None:
+        self._settings = settings
+        self._history = history
+        self._health = health
+        self._holds = holds
+        self._is_valid = is_valid
+        self._is_draining = is_draining
+        self._providers = Providers(settings.providers)
+        self._shelf = ToolShelf(settings.mcp, settings.tools)
+        self._strategy = DEFAULT
+
+    async def start(self) -> None:
+        """Load what may be foreign code. Raises `ConfigurationError` for a strategy that cannot be had."""
+        self._strategy = await asyncio.to_thread(strategy, self._settings.compaction.strategy)
+
+    async def stop(self) -> None:
+        """Close the connections to providers and tools."""
+        try:
+            await self._shelf.close()
+        finally:
+            await self._providers.close()
+
+    async def made(self, grant: Grant, accumulator: ExecutionOutputAccumulator, claimed_at: float) -> TurnDriver | None:
+        """The driver of a granted turn; or None, and the turn is sealed or given back, when it cannot be made here."""
+        try:
+            history = await self._history(grant, claimed_at + self._settings.lease.ttl_s)
+            agent = self._settings.agent(grant.agent)
+            tools = await self._tools(grant, agent, claimed_at)
+            return self._driver(grant, agent, tools, history, accumulator, claimed_at + grant.remaining_s)
+        except ConfigurationError as error:
+            failure = Failure("input", "not_configured", str(error))
+        except ToolsUnavailable as error:
+            if self._is_draining() and self._settings.turns.on_drain == "handoff":
+                await accumulator.release()
+                return None
+            failure = Failure("tool_failure", "tools_unavailable", str(error))
+        except Exception as error:
+            # Given back to others a few times, as after a crash; then it must end, or it would go round for ever.
+            may_pass = grant.progress.crashes < self._settings.turns.crash_cap and grant.remaining_s > 0
+            if may_pass or is_unanswered(error):
+                raise
+            fault("turn_cannot_be_driven", error, turn=grant.turn, session=grant.session)
+            message = f"No process could begin to run this turn ({type(error).__name__}); its log has the place."
+            failure = Failure("internal", "cannot_be_driven", message)
+        await self._fail(grant, accumulator, failure)
+        return None
+
+    async def _tools(self, grant: Grant, agent: AgentSettings, claimed_at: float) -> Mapping[str, Tool]:
+        """The tools that an agent offers. A server may be as long out of reach as a tool may be silent."""
+        patience_ends = claimed_at + min(self._settings.turns.tool_timeout_s, grant.remaining_s)
+        while True:
+            try:
+                return await self._shelf.offered(grant.agent, agent)
+            except ToolsUnavailable as error:
+                wait_s = max(error.retry_after_s, _TOOLS_AGAIN_S)
+                if self._is_draining() or monotonic() + wait_s >= patience_ends:
+                    raise
+                await asyncio.sleep(wait_s)
+            if not self._holds(grant.turn, grant.nonce):
+                raise Fenced(grant.turn)
+
+    def _driver(  # noqa: PLR0913, PLR0917 - what a driver is made of
+        self,
+        grant: Grant,
+        agent: AgentSettings,
+        tools: Mapping[str, Tool],
+        history: tuple[Message, ...],
+        accumulator: ExecutionOutputAccumulator,
+        deadline: float,
+    ) -> TurnDriver:
+        if grant.unreadable is not None:
+            raise StoreError(f"{grant.turn}: its journal cannot be read ({grant.unreadable})")
+        settings = self._settings
+        machine = TurnMachine(
+            turn_start(grant, agent, settings.providers, tools, history),
+            turn_limits(settings),
+            deadline=deadline,
+            jitter=random.SystemRandom().random,
+            skipped=lambda: self._health.skipped,
+            strategy=self._strategy,
+        )
+        return TurnDriver(
+            grant,
+            machine,
+            accumulator,
+            self._providers.attempt(agent),
+            toolbox(settings, tools),
+            self._health,
+            lambda: self._is_valid(grant.turn, grant.nonce),
+        )
+
+    async def _fail(self, grant: Grant, accumulator: ExecutionOutputAccumulator, failure: Failure) -> None:
+        """Seal a turn that cannot even be asked."""
+        progress, totals = grant.progress, grant.progress.totals
+        correlation = ids.correlation_of(grant.turn, grant.nonce)
+        if progress.is_open:
+            discard = DiscardCall(progress.call, progress.attempt, "takeover", 0, totals)
+            await accumulator.discard(progress.call, progress.attempt, totals, outputs.of_discard(discard))
+        seal = Seal("failed", None, failure, totals)
+        await accumulator.seal("failed", None, failure, correlation, totals, outputs.of_seal(seal, correlation))
+        warn("turn_not_driven", turn=grant.turn, code=failure.code, correlation_id=correlation)
