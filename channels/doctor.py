@@ -26,6 +26,7 @@ from worker.http import HTTP_FAULTS, classify, open_client, read_start
 from worker.sections import ProviderSettings
 from worker.sources import nearest
 from worker.store.health import HealthRules, standings
+from worker.tools.shelf import ToolShelf
 
 _OLDEST_SERVER = (7, 0)
 _REDIS_LIMIT_S = 5.0
@@ -140,6 +141,18 @@ def check_secret(settings: Settings) -> list[Check]:
     who = ", ".join([*bare, "plain URLs"])
     finding = f"what goes to {who} is signed with a secret that each machine makes for itself in data_dir"
     return [Check("webhook secret", True, finding, "on several machines set delivery.secret to the same on each")]
+
+
+async def check_tools(settings: Settings) -> list[Check]:
+    """Whether the tools of packages and MCP servers can be had."""
+    shelf = ToolShelf(settings.mcp, settings.tools)
+    try:
+        shown = await shelf.everything()
+    finally:
+        await shelf.close()
+    if not shown.faults:
+        return [Check("tools", True, f"{len(shown.tools)} can be offered")]
+    return [Check("tools", False, str(fault), "`lastword tools list` shows what there is") for fault in shown.faults]
 
 
 async def check_providers(settings: Settings) -> list[Check]:

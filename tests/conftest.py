@@ -6,8 +6,14 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from channels.embedded import EmbeddedServer
+
+# How long an example takes says something of the machine, and nothing of the code.
+hypothesis_settings.register_profile("lastword", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("lastword")
 
 
 @pytest.fixture(scope="session")

@@ -115,7 +115,11 @@ def _terms(name: str, agent: AgentSettings, provider: ProviderSettings) -> Provi
         name=name,
         wire=provider.wire,
         model=(agent.model if is_own else None) or provider.model or "",
-        extra_body={**provider.extra_body, **(agent.extra_body if is_own else {})},
+        extra_body={  # a codec leaves out what is None; no settings file can say so
+            **dict.fromkeys(provider.omit_body),
+            **provider.extra_body,
+            **(agent.extra_body if is_own else {}),
+        },
         watchdog=WatchdogLimits(
             prefill_s=provider.prefill_timeout_s,
             inter_delta_s=provider.first_token_timeout_s,
@@ -134,7 +138,10 @@ def turn_limits(settings: WorkerSettings) -> TurnLimits:
     """What a turn may spend."""
     turns, compaction = settings.turns, settings.compaction
     terms = CompactionTerms(
-        threshold=compaction.threshold, kept_results=compaction.keep_tool_results, summarises=compaction.summarise
+        threshold=compaction.threshold,
+        kept_results=compaction.keep_tool_results,
+        summarises=compaction.summarise,
+        timeout_s=compaction.timeout_s,
     )
     return TurnLimits(
         resume_budget=turns.timeout_resume_retry_budget,

@@ -26,7 +26,9 @@ from worker.tools.tool import Tool
 from worker.turn import outputs
 from worker.turn.commands import DiscardCall, Failure, Seal
 from worker.turn.compaction import DEFAULT
+from worker.turn.facts import Committed
 from worker.turn.machine import TurnMachine
+from worker.turn.verdict import is_final
 
 _TOOLS_AGAIN_S = 1.0
 
@@ -74,7 +76,7 @@ class DriverMaker:
         try:
             history = await self._history(grant, claimed_at + self._settings.lease.ttl_s)
             agent = self._settings.agent(grant.agent)
-            tools = await self._tools(grant, agent, claimed_at)
+            tools = {} if _is_answered(grant) else await self._tools(grant, agent, claimed_at)
             return self._driver(grant, agent, tools, history, accumulator, claimed_at + grant.remaining_s)
         except ConfigurationError as error:
             failure = Failure("input", "not_configured", str(error))
@@ -148,3 +150,9 @@ class DriverMaker:
         seal = Seal("failed", None, failure, totals)
         await accumulator.seal("failed", None, failure, correlation, totals, outputs.of_seal(seal, correlation))
         warn("turn_not_driven", turn=grant.turn, code=failure.code, correlation_id=correlation)
+
+
+def _is_answered(grant: Grant) -> bool:
+    """Whether the turn has its answer already and only has to be ended: no tool of it is needed for that."""
+    commits = [fact for fact in grant.facts if isinstance(fact, Committed)]
+    return bool(commits) and commits[-1].call >= grant.progress.call and is_final(commits[-1])

@@ -83,14 +83,22 @@ def connect_timeout(seconds: float) -> httpx.Timeout:
     return httpx.Timeout(None, connect=seconds, pool=seconds)
 
 
-async def read_start(chunks: AsyncIterator[bytes], max_bytes: int, within_s: float) -> bytes:
-    """The first `max_bytes` of a body, or what of it came within `within_s` seconds. Never raises for the peer."""
+async def read_start(
+    chunks: AsyncIterator[bytes],
+    max_bytes: int,
+    within_s: float,
+    is_whole: Callable[[bytearray], bool] | None = None,
+) -> bytes:
+    """The first `max_bytes` of a body, or what of it came within `within_s` seconds. Never raises for the peer.
+
+    `is_whole` is asked after every chunk whether what came is all of it, for a peer that does not end its body.
+    """
     start = bytearray()
     try:
         async with asyncio.timeout(within_s):
             async for chunk in chunks:
                 start += chunk
-                if len(start) >= max_bytes:
+                if len(start) >= max_bytes or (is_whole is not None and is_whole(start)):
                     break
     except HTTP_FAULTS:  # what came before the fault is still worth reading
         pass

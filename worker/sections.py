@@ -62,6 +62,9 @@ class ProviderSettings(Section):
     model: str | None = Field(default=None, min_length=1, description="Model of the agents that name none.")
     headers: Headers = Field(default={}, description="Further request headers.")
     extra_body: dict[str, object] = Field(default={}, description="Merged over each request's JSON body, key by key.")
+    omit_body: tuple[str, ...] = Field(
+        default=(), description="Keys left out of each request's JSON body, for servers that refuse them."
+    )
     connect_timeout_s: float = amount(10, 0.1, 300, "seconds", "Longest wait for a connection.")
     prefill_timeout_s: float = amount(
         1800, 0.1, 86400, "seconds", "Longest silence before an attempt's first content; keepalives break it."
@@ -202,6 +205,7 @@ class CompactionSettings(Section):
     threshold: float = amount(
         0.75, 0.1, 1, "share", "Share of providers.NAME.context_tokens from which on the next call is made shorter."
     )
+    timeout_s: float = amount(180, 1, 86400, "seconds", "Longest wait for a summary; at most half of the turn's rest.")
     keep_tool_results: int = amount(3, 0, 1000, "results", "Latest tool results that are kept as they are.")
     summarise: bool = Field(
         default=True, description="When dropping old tool results is not enough, let the model sum the rest up."

@@ -26,6 +26,7 @@ from worker.store.repeat import is_unanswered, until_answered
 from worker.store.tick import StagingTick
 
 _START_PATIENCE_S = 30.0
+_REWOUND_PAUSE_S = 0.2
 
 
 class TurnProcess:
@@ -133,6 +134,7 @@ class TurnProcess:
             await self._drive(grant, claimed_at)
         except Rewound:  # the store still knows us by this nonce, and what it knows is what stands
             warn("turn_rewound", turn=grant.turn, session=session)
+            await asyncio.sleep(_REWOUND_PAUSE_S)
             return nonce
         except (Fenced, TurnSealed):
             warn("turn_lost", turn=grant.turn, session=session)

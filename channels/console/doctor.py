@@ -25,6 +25,7 @@ def run_doctor(settings: Settings, *, as_json: bool) -> int:
     async def redis_and_providers(_: Joined, client: Client) -> int:
         checks.extend(await doctor.check_redis(client))
         checks.extend(await doctor.check_broker(settings))
+        checks.extend(await doctor.check_tools(settings))
         checks.extend(await doctor.check_providers(settings))
         checks.extend(await doctor.check_provider_health(client, settings))
         return exits.OK

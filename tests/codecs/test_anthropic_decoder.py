@@ -128,11 +128,14 @@ def test_an_answer_that_may_lack_its_end_is_a_death(profile: Profile, data: byte
 
 
 @pytest.mark.requirement("codecs-anthropic:terminal")
-def test_broken_json_after_the_stop_reason_unmakes_no_answer_and_an_error_does() -> None:
-    whole = begun() + text("At nine.") + stopped()
-    assert completion(whole + b"data: {half\n\n").finish_reason == "stop"
-    assert failure(whole + sse("error", error={"type": "api_error", "message": "Internal"})).failure == "retryable"
+def test_neither_broken_json_nor_an_error_after_the_stop_reason_unmakes_an_answer_without_tools() -> None:
+    error = sse("error", error={"type": "api_error", "message": "Internal"})
+    for tail in (b"data: {half\n\n", error):
+        assert completion(begun() + text("At nine.") + stopped() + tail).finish_reason == "stop"
     assert failure(begun() + tool("{}") + stopped("tool_use") + b"data: {half\n\n").code == "not_json"
+    assert failure(begun() + tool("{}") + stopped("tool_use") + error).failure == "retryable"
+    assert failure(begun() + stopped() + error).failure == "retryable"
+    assert failure(begun() + text("At ") + error).failure == "retryable"
 
 
 @pytest.mark.requirement("codecs-anthropic:finish-reasons")
@@ -483,7 +486,7 @@ def test_a_character_cut_in_two_is_joined_in_text_and_arguments_and_mended_elsew
     written = [delta(1, "input_json_delta", partial_json=piece) for piece in ('{"a": "\ud83d', '\udea2"}')]
     found = block(2, "redacted_thinking", data="b3Bh") + stop(2)
     data = begun() + opened + cited + stop() + called + b"".join(written) + stop(1) + found
-    events = read(data + stopped("\ud83d") + END)
+    events = read(data + stopped("tool_use") + END)
     assert TextDelta("🚢") in events
     assert [event for event in events if isinstance(event, ToolCallArguments)] == [
         ToolCallArguments(0, '{"a": "'),
@@ -492,7 +495,8 @@ def test_a_character_cut_in_two_is_joined_in_text_and_arguments_and_mended_elsew
     last = events[-1]
     assert isinstance(last, Completed)
     assert last.tool_calls[0].arguments_json == {"a": "🚢"}
-    assert json.dumps([last.finish_reason, last.echo], ensure_ascii=False).encode().count("\ufffd".encode()) == 2
+    assert json.dumps(last.echo, ensure_ascii=False).encode().count("\ufffd".encode()) == 1
+    assert completion(begun() + stopped("\ud83d") + END).finish_reason == "\ufffd"
     assert completion(begun() + stopped("refusal", stop_details={"explanation": "\ud83d"}) + END).refusal == "\ufffd"
 
 

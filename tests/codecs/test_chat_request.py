@@ -1,6 +1,7 @@
 """The request that the Chat Completions codec writes."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ def test_the_whole_conversation_is_written_in_order_with_its_tool_calls() -> Non
             AssistantMessage("", (call,)),
             ToolMessage("c1", "tide", "at nine"),
             AssistantMessage("Nine.", ()),
-            AssistantMessage("Again: ", (call,)),
+            AssistantMessage("Again: ", (replace(call, id="c2"),)),
         ),
         instructions="Be brief.",
         tools=(ToolSpec("tide", "Tells the tide.", {"type": "object"}),),
@@ -52,7 +53,7 @@ def test_the_whole_conversation_is_written_in_order_with_its_tool_calls() -> Non
         {"role": "assistant", "content": None, "tool_calls": [written]},
         {"role": "tool", "tool_call_id": "c1", "content": "at nine"},
         {"role": "assistant", "content": "Nine."},
-        {"role": "assistant", "content": "Again: ", "tool_calls": [written]},
+        {"role": "assistant", "content": "Again: ", "tool_calls": [written | {"id": "c2"}]},
     ]
     assert sent["tools"] == [{"type": "function", "function": function}]
     assert (sent["max_tokens"], sent["temperature"]) == (90, 0.0)

@@ -538,3 +538,43 @@ def test_halves_of_a_character_are_joined_and_lone_halves_replaced(units: list[s
         said = read(framed([flawed, *whole(make(0, *pieces))]))
         calls = [tool.arguments for tool in completion(said).tool_calls]
         assert "".join([*calls, *(getattr(entry, "text", "") for entry in said)]) == joined * (1 + len(calls))
+
+
+@pytest.mark.requirement("codecs-responses:tool-calls")
+@pytest.mark.parametrize("status", ["incomplete", "failed", "cancelled"])
+@pytest.mark.parametrize("arguments", ["{}", '{"port":"Ayr"}'])
+def test_a_call_whose_final_form_is_not_whole_never_runs(status: str, arguments: str) -> None:
+    item = call(arguments, status=status)
+    created = event("response.created", response=response())
+    for output in ([], [item], [call(arguments, status="completed")]):
+        ended = event("response.completed", response=response("completed", output))
+        for events in (
+            [created, *call_events(0, arguments)[:-1], done(0, item), ended],
+            [created, done(0, item), ended],
+        ):
+            completed = read(framed(events))[-1]
+            assert isinstance(completed, Completed)
+            assert [made.arguments_json for made in completed.tool_calls] == [None]
+    ended = event("response.completed", response=response("completed", [item]))
+    completed = read(framed([created, *call_events(0, arguments), ended]))[-1]
+    assert isinstance(completed, Completed)
+    assert [made.arguments_json for made in completed.tool_calls] == [None]
+
+
+@pytest.mark.requirement("codecs-responses:tool-calls")
+def test_a_call_that_was_only_announced_never_runs() -> None:
+    created = event("response.created", response=response())
+    ended = event("response.completed", response=response("completed", []))
+    announced, *_, said, completed_item = call_events(0)
+
+    def arguments_after(*events: Event) -> object:
+        completed = read(framed([created, *events, ended]))[-1]
+        assert isinstance(completed, Completed)
+        (made,) = completed.tool_calls
+        return made.arguments_json
+
+    assert arguments_after(announced) is None
+    assert arguments_after(added(0, call(" "))) is None
+    assert arguments_after(announced, said) == {}
+    assert arguments_after(announced, completed_item) == {}
+    assert arguments_after(announced, call_events(0, '{"a":1}')[1]) == {"a": 1}

@@ -1,6 +1,7 @@
 """The request that the Responses codec writes."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,12 +43,12 @@ def assistant(text: str) -> dict[str, Any]:
     return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
-def function_call(arguments: str = '{"port": "Ayr"}') -> dict[str, Any]:
-    return {"type": "function_call", "call_id": "c1", "name": "tide", "arguments": arguments}
+def function_call(arguments: str = '{"port": "Ayr"}', call_id: str = "c1") -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": "tide", "arguments": arguments}
 
 
 @pytest.mark.requirement("codecs-responses:request")
-def test_the_request_asks_for_a_stream_that_is_stored_nowhere_and_for_encrypted_reasoning() -> None:
+def test_the_request_asks_for_a_stream_that_is_stored_nowhere_and_for_nothing_that_a_model_may_refuse() -> None:
     codec: Codec = ResponsesCodec()
     encoded = codec.encode(Request("m", (UserMessage("hi"),)))
     assert codec.wire == "responses"
@@ -59,8 +60,13 @@ def test_the_request_asks_for_a_stream_that_is_stored_nowhere_and_for_encrypted_
         "input": [user("hi")],
         "stream": True,
         "store": False,
-        "include": ["reasoning.encrypted_content"],
     }
+
+
+@pytest.mark.requirement("codecs-responses:request")
+def test_encrypted_reasoning_is_asked_for_where_the_extra_body_says_so() -> None:
+    extra: dict[str, object] = {"include": ["reasoning.encrypted_content"]}
+    assert body(Request("m", (UserMessage("hi"),), extra_body=extra))["include"] == ["reasoning.encrypted_content"]
 
 
 @pytest.mark.requirement("codecs-responses:request")
@@ -72,7 +78,7 @@ def test_the_whole_conversation_is_written_in_order_with_its_tool_calls() -> Non
             AssistantMessage("", (CALL,)),
             ToolMessage("c1", "tide", "at nine"),
             AssistantMessage("Nine.", ()),
-            AssistantMessage("Again: ", (CALL,)),
+            AssistantMessage("Again: ", (replace(CALL, id="c2"),)),
         ),
         instructions="Be brief.",
         tools=(ToolSpec("tide", "Tells the tide.", {"type": "object"}),),
@@ -86,7 +92,7 @@ def test_the_whole_conversation_is_written_in_order_with_its_tool_calls() -> Non
         {"type": "function_call_output", "call_id": "c1", "output": "at nine"},
         assistant("Nine."),
         assistant("Again: "),
-        function_call(),
+        function_call(call_id="c2"),
     ]
     tool = {"type": "function", "name": "tide", "description": "Tells the tide.", "parameters": {"type": "object"}}
     assert (written["instructions"], written["tools"]) == ("Be brief.", [tool])

@@ -25,8 +25,25 @@ def test_an_id_that_comes_late_is_kept() -> None:
     assert calls_of((0, None, "f", "{"), (0, "a", None, "}")) == [("a", "f", "{}")]
 
 
-def test_the_same_id_at_two_indexes_is_two_calls() -> None:
-    assert calls_of((0, "null", "f", "{}"), (1, "null", "g", "{}")) == [("null", "f", "{}"), ("null", "g", "{}")]
+@pytest.mark.requirement("codecs:chat:made-up-id")
+def test_the_same_id_at_two_indexes_is_two_calls_and_the_second_gets_an_id_of_its_own() -> None:
+    pieces = [(0, "null", "f", "{}"), (1, "null", "g", "{"), (1, None, None, "}")]
+    (first, *_), (second, *rest) = calls_of(*pieces)
+    assert (first, rest) == ("null", ["g", "{}"])
+    assert second.startswith("call_")
+    assert calls_of(*pieces) == calls_of(*pieces)
+
+
+def test_an_id_that_another_index_has_does_not_find_its_call() -> None:
+    pieces = [(0, "a", "f", "{}"), (1, "b", "g", "{"), (0, "b", "h", "{}"), (1, None, None, "}")]
+    assert [(name, arguments) for _, name, arguments in calls_of(*pieces)] == [("f", "{}"), ("h", "{}"), ("g", "{}")]
+
+
+def test_another_name_at_one_index_without_ids_opens_another_call() -> None:
+    pieces = [(0, None, "f", '{"x"'), (0, None, None, ":1}"), (0, None, "g", "{"), (0, None, None, "}")]
+    assert [call[1:] for call in calls_of(*pieces)] == [("f", '{"x":1}'), ("g", "{}")]
+    repeated = [(0, "a", "f", "{"), (0, None, "f", "}"), (0, "a", "f2", "")]
+    assert calls_of(*repeated) == [("a", "f", "{}")]
 
 
 def test_a_name_without_index_and_id_opens_a_call() -> None:

@@ -19,11 +19,11 @@ from worker.engine.health import ProviderHealth
 from worker.engine.toolbox import Toolbox
 from worker.errors import Fenced
 from worker.store.accumulator import ExecutionOutputAccumulator
-from worker.store.health import HealthRules
+from worker.store.health import Counts, HealthRules
 from worker.store.lease import Grant
 from worker.store.records import read_text
 from worker.tools.tool import Arguments, ToolContext
-from worker.turn.events import Event, NotAnswered
+from worker.turn.events import Died, Event, NotAnswered
 
 PATIENCE_S = 5.0
 STALL_S = 45
@@ -362,3 +362,69 @@ async def test_a_lost_lease_drops_the_connection_and_cancels_the_tool(
         scene.driver.lost()
         await scene.diary.until("fenced")
         assert set(scene.diary.words[-3:-1]) == {"left 1.1", "tool cancelled"}
+
+
+@pytest.mark.requirement("engine:driver:one-look-at-the-clock")
+async def test_a_deadline_that_passes_while_the_store_is_slow_ends_the_turn_and_not_the_process(
+    fake_redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two looks at the clock in the queue put each other back for ever, and nothing else ran in the process."""
+    async with driving(fake_redis, monkeypatch) as scene:
+        may_record = asyncio.Event()
+        record = scene.accumulator.record
+
+        async def slow(*arguments: Any, **more: Any) -> None:
+            scene.diary.note("recording")
+            await may_record.wait()
+            await record(*arguments, **more)
+
+        monkeypatch.setattr(scene.accumulator, "record", slow)
+        await scene.diary.until("asked 1.1")
+        tools = (tool_call(id="t1"), tool_call(arguments={"timezone": "Asia/Tokyo"}, id="t2"))
+        scene.provider.say(1, 1, completed(1, 1, "tool_calls", *tools))
+        await scene.diary.until("tool started", times=2)
+        scene.tool_may_end.set()
+        await scene.diary.until("recording")
+        scene.clock.forward(TURN_S + 1)
+        passed = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, passed.set)  # after the timer that is due now
+        await passed.wait()
+        may_record.set()
+        await scene.diary.until("ended")
+        record_of_turn = await record_of(fake_redis, scene.turn)
+        assert record_of_turn.failure is not None
+        assert record_of_turn.failure.code == "turn_deadline"
+
+
+@pytest.mark.requirement("engine:driver:drain-with-a-lease-in-doubt")
+async def test_a_process_that_shuts_down_does_not_wait_for_a_lease_in_doubt(
+    fake_redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with driving(fake_redis, monkeypatch) as scene:
+        scene.lease.valid = False
+        await scene.diary.until("not valid")
+        scene.driver.drain()
+        await scene.diary.until("fenced")
+        assert "asked 1.1" not in scene.diary.words
+
+
+@pytest.mark.requirement("engine:driver:health")
+async def test_the_health_of_providers_is_told_deaths_and_completions_alone(
+    fake_redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with driving(fake_redis, monkeypatch) as scene:
+        await scene.diary.until("asked 1.1")
+        scene.provider.say(1, 1, Died(1, 1, "reset", ""))
+        await scene.diary.until("asked 1.2")
+        scene.provider.say(1, 2, text(1, 2, "a"), completed(1, 2))
+        await scene.diary.until("ended")
+        report = scene.health.take()
+        assert report is not None
+        assert report.counts == {"main": Counts(deaths=1, completions=1)}
+    async with driving(fake_redis, monkeypatch) as scene:
+        await scene.diary.until("asked 1.1")
+        scene.provider.say(1, 1, NotAnswered(1, 1, 400, False, "refused", "No."))
+        await scene.diary.until("ended")
+        report = scene.health.take()
+        assert report is not None
+        assert report.counts == {}

@@ -11,9 +11,12 @@ import orjson
 import pytest
 
 from tests.support.peer import Act, Conversation, Peer, closed_port, within
-from worker.codecs.events import Completed, Failed, Keepalive, TextDelta
-from worker.codecs.messages import Request, UserMessage
+from worker.codecs.anthropic_messages import AnthropicCodec
+from worker.codecs.codec import Codec, EncodedRequest
+from worker.codecs.events import Completed, Failed, Keepalive, TextDelta, ToolCall
+from worker.codecs.messages import AssistantMessage, Request, ToolMessage, UserMessage
 from worker.codecs.openai_chat import ChatCodec
+from worker.codecs.openai_responses import ResponsesCodec
 from worker.engine.stream import Endpoint, attempt_events
 from worker.http import open_client
 from worker.turn.events import Died, Event, Heard, NotAnswered
@@ -252,6 +255,14 @@ async def test_an_error_inside_the_stream_ends_it(client: httpx.AsyncClient) -> 
 
 
 @pytest.mark.requirement("http:stream:no-secret-in-an-error")
+async def test_the_words_and_the_code_of_an_error_hold_no_secret_of_the_query(client: httpx.AsyncClient) -> None:
+    error = b'data: {"error": {"message": "no use for q-secret-1", "code": "bad_q-secret-1\\u001b"}}\n\n'
+    async with Peer(streaming(error)) as peer:
+        ((*_, event),) = await batches(client, endpoint(f"{peer.url}/v1?key=q-secret-1"))
+    assert event == Heard(3, 2, Failed("retryable", "no use for ***", "bad_***"))
+
+
+@pytest.mark.requirement("http:stream:no-secret-in-an-error")
 @pytest.mark.parametrize("repeated", ["sk-the-key", "team-secret", REQUEST.messages[0].text])
 async def test_an_error_inside_the_stream_repeats_neither_our_key_nor_the_conversation(
     client: httpx.AsyncClient, repeated: str
@@ -417,6 +428,42 @@ async def test_a_key_with_a_line_break_is_named_and_never_shown(client: httpx.As
     assert (event.retryable, event.code) == (False, "bad_header")
     assert "providers.main.api_key" in event.message
     assert "sk-the" not in event.message
+
+
+@pytest.mark.requirement("http:stream:our-fault-is-ours")
+@pytest.mark.parametrize("error", [ValueError("no"), UnicodeEncodeError("utf-8", "\ud83d", 0, 1, "surrogates")])
+async def test_what_the_codec_cannot_write_is_no_fault_of_the_address(
+    client: httpx.AsyncClient, error: Exception
+) -> None:
+    class Broken(ChatCodec):
+        def encode(self, request: Request) -> EncodedRequest:
+            del request
+            raise error
+
+    async with Peer(streaming(finish(), DONE)) as peer:
+        with pytest.raises(type(error)):
+            await anext(attempt_events(client, endpoint(peer.url), Broken(), REQUEST, 3, 2))
+    assert peer.conversations == []
+
+
+@pytest.mark.requirement("http:stream:our-fault-is-ours")
+@pytest.mark.parametrize("codec", [ChatCodec(), AnthropicCodec(), ResponsesCodec()], ids=lambda codec: str(codec.wire))
+async def test_half_a_character_in_the_conversation_reaches_the_provider(
+    client: httpx.AsyncClient, codec: Codec
+) -> None:
+    call = ToolCall("c1", "f", '{"q": "\ud83d"}', {"q": "\ud83d"})
+    told = (UserMessage("half \ud83d"), AssistantMessage("\ud83d", (call,)), ToolMessage("c1", "f", "\ud83d"))
+    request = Request("m", told, instructions="\ud83d", max_tokens=9)
+    async with Peer(streaming(b'data: {"error": {"message": "bad \\ud83d", "code": 400}}\n\n')) as peer:
+        (event,) = [
+            event
+            async for batch in attempt_events(client, endpoint(peer.url), codec, request, 3, 2)
+            for event in batch
+            if event != Heard(3, 2, Keepalive())
+        ]
+    assert isinstance(event, Heard)
+    assert isinstance(event.event, Failed)
+    assert event.event.failure == "refused"
 
 
 @pytest.mark.requirement("http:client:logs-nothing")

@@ -181,6 +181,26 @@ async def test_a_peer_sees_at_once_that_a_body_is_read_no_further(client: httpx.
         await within(2, "the peer to see the end of the connection", peer.conversations[0].ended)
 
 
+@pytest.mark.requirement("http:client:lets-go-at-once")
+async def test_an_answer_is_dropped_at_once_though_the_peer_has_not_taken_the_request(
+    client: httpx.AsyncClient,
+) -> None:
+    given_up = asyncio.Event()
+
+    async def answer_early(peer: Conversation) -> None:
+        peer.stop_reading()
+        await peer.head("application/json")
+        await peer.chunk(b"first")
+        await within(10, "the answer to be given up", given_up)
+        await peer.until_refused()
+
+    async with Peer(answer_early) as peer:
+        async with asyncio.timeout(5), client.stream("POST", peer.url, content=b"x" * BIG) as response:
+            assert await anext(response.aiter_raw()) == b"first"
+        given_up.set()
+        await within(5, "the peer's bytes to be refused", peer.conversations[0].ended)
+
+
 async def test_a_body_is_read_up_to_the_limit_and_no_further(client: httpx.AsyncClient) -> None:
     async def flood(peer: Conversation) -> None:
         await peer.request()

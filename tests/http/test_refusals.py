@@ -50,7 +50,7 @@ def refusal(status: int, body: object = b"", **headers: str) -> Refusal:
         (405, False, "refused"),
         (408, True, "timeout"),
         (409, False, "conflict"),
-        (413, False, "refused"),
+        (413, False, "context_overflow"),
         (422, False, "refused"),
         (425, True, "too_early"),
         (429, True, "rate_limited"),
@@ -220,3 +220,41 @@ async def test_an_error_body_is_read_for_a_while_and_no_further(
     assert isinstance(event, NotAnswered)
     assert (event.status, event.retryable, event.code, event.retry_after) == (503, True, "overloaded", 4)
     assert event.message.endswith("It says: the machines are busy")
+
+
+@pytest.mark.requirement("http:stream:told-at-once")
+@pytest.mark.parametrize("ends", ["never", "by its length"])
+@pytest.mark.parametrize(
+    "body", [b'{"error": {"message": "no such parameter"}}', b'[{"error": "no such parameter"}]\n']
+)
+async def test_an_error_body_that_is_whole_is_not_waited_for(client: httpx.AsyncClient, ends: str, body: bytes) -> None:
+    async def act(peer: Conversation) -> None:
+        await peer.request()
+        if ends == "never":
+            await peer.head("application/json", "400 Bad Request")
+            for part in (body[:9], body[9:]):
+                await peer.chunk(part)
+        else:
+            await peer.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(body))
+            await peer.send(body)
+        await peer.until_gone()
+
+    async with Peer(act) as peer, asyncio.timeout(5):
+        endpoint = Endpoint("main", peer.url, None, {}, 2, 1)
+        ((event,),) = [batch async for batch in attempt_events(client, endpoint, ChatCodec(), REQUEST, 1, 1)]
+    assert isinstance(event, NotAnswered)
+    assert event.message.endswith("It says: no such parameter")
+
+
+@pytest.mark.requirement("http:refusal:context-overflow")
+@pytest.mark.parametrize("body", [b"", b"<html>413 Request Entity Too Large</html>", {"error": {"code": "too_large"}}])
+def test_a_body_that_is_too_large_is_a_conversation_that_is_too_long(body: object) -> None:
+    assert refusal(413, body).code == "context_overflow"
+
+
+@pytest.mark.requirement("http:refusal:quotes")
+@pytest.mark.parametrize("key", ["msg", "input"])
+def test_a_detail_of_any_depth_is_no_fault_of_ours(key: str) -> None:
+    deep = "[" * 1000 + "]" * 1000
+    assert refusal(422, f'{{"detail": [{{"{key}": {deep}}}]}}'.encode()).code == "refused"
+    assert refusal(422, f'{{"error": {{"code": {deep}}}}}'.encode()).code == "refused"

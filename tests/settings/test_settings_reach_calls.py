@@ -251,3 +251,15 @@ async def test_deaths_are_counted_as_long_as_the_window_says(
             return (await real_redis.pttl(keys.health("main"))) / 1000
 
         assert 500 < await eventually(kept_s, lambda seconds: seconds > 0, "the death to be counted") <= 600
+
+
+@pytest.mark.requirement("tuning:providers:omit-body")
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_key_that_a_server_refuses_is_left_out_of_its_requests(
+    wire: str, real_url: str, tmp_path: Path
+) -> None:
+    key = {"chat": "stream_options", "responses": "store", "anthropic": "max_tokens"}[wire]
+    sent = await whole_turn(real_url, tmp_path, ANSWER, wire)
+    assert key in sent.asked[0].request
+    left_out = await whole_turn(real_url, tmp_path, ANSWER, wire, omit_body=[key])
+    assert key not in left_out.asked[-1].request

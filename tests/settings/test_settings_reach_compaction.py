@@ -123,3 +123,15 @@ async def test_a_strategy_that_is_not_installed_stops_the_process_at_its_start_w
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"compaction\.strategy = 'defualt'.*did you mean 'default'"):
         await whole_turn(real_url, tmp_path, SCRIPT, compaction={"strategy": "defualt"})
+
+
+@pytest.mark.requirement("tuning:compaction:timeout-s")
+async def test_a_summary_that_does_not_come_in_time_is_done_without(real_url: str, tmp_path: Path) -> None:
+    """By default after three minutes."""
+    hangs = SCRIPT.replace('steps = [ { text = "Two places were looked for." } ]', "steps = [ { stall = true } ]")
+    assert hangs != SCRIPT
+    limits = {"timeout_s": 1}
+    turn = await whole_turn(real_url, tmp_path, hangs, context_tokens=1000, compaction=limits, stall_timeout_s=5)
+    assert (turn.record.outcome, turn.text) == ("completed", "An answer.")
+    assert [output.failure for output in turn.outputs if isinstance(output, CompactionOutput)] in ([], ["timeout"])
+    assert "stall" in [each.ended for each in turn.asked]

@@ -16,7 +16,7 @@ from worker.store.inbox import submit
 from worker.store.lease import renew, sweep
 from worker.store.records import RECORD_VERSION
 from worker.turn.facts import ToolEnded, ToolStarted
-from worker.turn.usage import UsageTotals
+from worker.turn.usage import NO_USAGE, UsageTotals
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def test_a_takeover_gets_all_that_was_committed(any_redis: Redis) -> None:
     assert (committed, grant.marker) == (completed(1, 1, "naïve "), 7)
     assert (started, ended) == (ToolStarted(1, 0), ToolEnded(1, 0, "result", None))
     progress = grant.progress
-    assert (progress.began, progress.call, progress.attempt, progress.is_open) == (True, 2, 1, True)
+    assert (progress.call, progress.attempt, progress.is_open) == (2, 1, True)
     assert progress.totals == UsageTotals()
 
 
@@ -225,3 +225,30 @@ async def test_only_what_has_ended_expires(any_redis: Redis) -> None:
     assert expiring
     assert all(first.turn in name for name in expiring)
     assert not any(second.turn in name for name in expiring)
+
+
+@pytest.mark.requirement("lease:claim:whom-to-ask")
+@pytest.mark.parametrize(
+    ("steps", "provider", "died", "streamed", "resumes"),
+    [
+        ((), "main", "", False, 0),
+        (("died",), "main", "main", True, 1),
+        (("drained",), "main", "", False, 0),
+        (("died", "resumed"), "backup", "", True, 1),
+    ],
+)
+async def test_a_takeover_learns_who_was_asked_last_and_of_whom_it_died(
+    steps: tuple[str, ...], provider: str, died: str, streamed: bool, resumes: int, any_redis: Redis
+) -> None:
+    accumulator = await driven(any_redis)
+    await accumulator.open_call(1, 1, 0, True, "main")
+    if "died" in steps:
+        await accumulator.discard(1, 1, NO_USAGE, [], resumes_spent=1, streamed=True, died="main")
+    if "drained" in steps:
+        await accumulator.discard(1, 1, NO_USAGE, [])
+    if "resumed" in steps:
+        await accumulator.open_call(1, 2, 1, False, "backup")
+    await accumulator.release()
+    progress = (await taken(any_redis)).progress
+    assert (progress.provider, progress.died, progress.streamed) == (provider, died, streamed)
+    assert progress.resumes_spent == resumes

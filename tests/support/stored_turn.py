@@ -46,10 +46,11 @@ class StoredTurn:
             case OpenCall():
                 self.progress = replace(
                     self.progress,
-                    began=True,
                     call=command.call,
                     attempt=command.attempt,
                     is_open=True,
+                    provider=command.provider,
+                    died="",
                     resumes_spent=command.resumes_spent,
                     calls=self.progress.calls + command.is_new_call,
                 )
@@ -65,6 +66,7 @@ class StoredTurn:
                     totals=command.totals,
                     resumes_spent=spent,
                     streamed=command.streamed,
+                    died="" if command.resumes_spent is None else command.provider,
                 )
                 self._emit(*outputs.of_discard(command))
             case RecordToolResult():

@@ -232,7 +232,9 @@ async def test_a_server_that_dies_fails_what_runs_and_is_started_again(marks: Ma
         assert marks.count("started") == 2
         # Between two turns, nobody waits for it.
         os.kill(marks.started(), signal.SIGKILL)
-        await until(lambda: files.shelf._servers["files"]._client() is None)
+        connection = files.shelf._servers["files"]._connection
+        assert connection is not None
+        await until(lambda: connection.client is None)
         assert await result_of(add, {"a": 1, "b": 2}) == ToolResult("3")
         assert marks.count("started") == 3
 

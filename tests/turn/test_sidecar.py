@@ -9,7 +9,7 @@ import pytest
 from tests.support.turns import BACKUP, DEADLINE, LIMITS, MAIN, completed, failed, text, tool_call
 from worker.codecs.events import Keepalive, ReasoningDelta, Usage
 from worker.codecs.messages import Request, UserMessage
-from worker.turn.commands import CloseCall, Command, OpenSidecar, Warn
+from worker.turn.commands import Blame, CloseCall, Command, OpenSidecar, Warn
 from worker.turn.events import Died, Event, Heard, NotAnswered, Sent, Tick
 from worker.turn.sidecar import Sidecar, SidecarResult
 from worker.turn.start import CallTerms
@@ -55,7 +55,12 @@ def test_a_stall_closes_the_attempt_and_the_same_request_follows() -> None:
     assert beside.deadline() == 1810
     beside.handle(text(0, 1, "Ada"), 12)
     assert beside.deadline() == 57
-    assert beside.handle(Tick(), 57) == [CloseCall(), Warn("turn_call_resumed", ANY), OpenSidecar(2, REQUEST, "main")]
+    assert beside.handle(Tick(), 57) == [
+        CloseCall(),
+        Blame("main"),
+        Warn("turn_call_resumed", ANY),
+        OpenSidecar(2, REQUEST, "main"),
+    ]
     assert not beside.listens_to(0, 1)
     assert beside.listens_to(0, 2)
     beside.handle(text(0, 2, "Ada asked."), 58)
@@ -71,7 +76,12 @@ def test_a_request_without_a_stream_is_sent_again_and_then_to_the_fallback() -> 
     assert beside.handle(BUSY, 0) == []
     assert beside.deadline() == 1
     assert beside.handle(Tick(), 1) == [OpenSidecar(1, REQUEST, "main")]
-    assert beside.handle(BUSY, 1) == [CloseCall(), ANY, OpenSidecar(2, replace(REQUEST, model="other"), "backup")]
+    assert beside.handle(BUSY, 1) == [
+        CloseCall(),
+        Blame("main"),
+        ANY,
+        OpenSidecar(2, replace(REQUEST, model="other"), "backup"),
+    ]
 
 
 @pytest.mark.requirement("compaction:beside:failure")
@@ -99,7 +109,7 @@ def test_what_is_no_summary_is_a_failure_with_a_word_for_it(events: list[Event],
     assert result.text == ""
     assert result.failure is not None
     assert result.failure.code == code
-    assert {type(command) for command in commands} <= {OpenSidecar, CloseCall, Warn}
+    assert {type(command) for command in commands} <= {OpenSidecar, Blame, CloseCall, Warn}
 
 
 @pytest.mark.requirement("compaction:beside:result")

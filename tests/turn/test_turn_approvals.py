@@ -1,5 +1,6 @@
 """Tool calls that run only once a person has said yes."""
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import ANY
 
@@ -9,7 +10,7 @@ from tests.support.playbook import Playbook
 from tests.support.turns import completed, opened, play, tool_call
 from worker.codecs.events import ToolCall
 from worker.turn.batch import arguments_hash
-from worker.turn.commands import AskApproval, Park, RecordToolResult, RunTools
+from worker.turn.commands import AskApproval, Failure, Park, RecordToolResult, RunTools, Seal
 from worker.turn.events import Begin, Decided, Drain, Tick, ToolFinished
 from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, Fact, Progress, ToolStarted
 from worker.turn.states import State
@@ -17,7 +18,7 @@ from worker.turn.verdict import NOBODY_DECIDED, NOT_APPROVED, NOT_WHAT_WAS_SHOWN
 
 CLOCK_CALL, MAIL_CALL = tool_call("clock", id="t1"), ToolCall("t2", "mail", '{"to": "Ana"}', {"to": "Ana"})
 SECOND_MAIL = ToolCall("t3", "mail", '{"to": "Bo"}', {"to": "Bo"})
-BEGUN = Progress(began=True, call=1, attempt=1, calls=1)
+BEGUN = Progress(call=1, attempt=1, calls=1)
 
 
 def begun(**changes: Any) -> Playbook:
@@ -157,3 +158,38 @@ def test_the_turn_deadline_does_not_end_a_parked_turn() -> None:
     scene = begun(deadline=100)
     scene.given(completed(1, 1, "tool_calls", MAIL_CALL)).take()
     scene.at(500).ignores(Tick()).stands(State.PARKED)
+
+
+@pytest.mark.requirement("turn:approval:own-answer")
+def test_a_question_once_asked_needs_its_own_answer_whatever_was_granted_meanwhile() -> None:
+    """Else a person could deny what already runs."""
+    asked = [ApprovalAsked(1, index, arguments_hash(call)) for index, call in enumerate((MAIL_CALL, SECOND_MAIL))]
+    committed = Committed(1, 1, "", (MAIL_CALL, SECOND_MAIL), "tool_calls", None, "main")
+    facts = (committed, *asked, ApprovalDecided(1, 0, "approve_session", "ana"))
+    scene = play(asks=frozenset({"mail"}), facts=facts, progress=replace(BEGUN, granted=frozenset({"mail"})))
+    scene.given(Begin()).expect(ANY, RunTools(1, ((0, MAIL_CALL),), 1))
+    scene.given(ToolFinished(1, 0, "sent")).expect(ANY, Park())
+    scene.given(decided("deny", 1)).expect(refused(SECOND_MAIL, NOT_APPROVED, 1), ANY)
+
+
+@pytest.mark.requirement("turn:approval:own-answer")
+def test_an_answer_to_a_question_of_an_earlier_call_says_nothing_of_a_later_one() -> None:
+    later = Committed(2, 1, "", (SECOND_MAIL,), "tool_calls", None, "main")
+    asked = ApprovalAsked(2, 0, arguments_hash(SECOND_MAIL))
+    late = ApprovalDecided(1, 0, "approve_once", "ana")
+    for facts in ((later, asked, late), (later, asked, ApprovalDecided(2, 0, "deny", "bo"), late)):
+        scene = play(asks=frozenset({"mail"}), facts=facts, progress=Progress(call=2, attempt=1, calls=2)).given(
+            Begin()
+        )
+        assert not any(isinstance(command, RunTools) for command in scene.take())
+    scene = play(asks=frozenset({"mail"}), facts=(later, asked), progress=Progress(call=2, attempt=1, calls=2))
+    scene.given(Begin()).expect(ANY, Park())
+    scene.given(Decided((late,))).expect(Park())
+
+
+@pytest.mark.requirement("turn:approval:deadline-stands-still")
+def test_what_is_approved_after_the_deadline_does_not_start() -> None:
+    scene = begun(deadline=100)
+    scene.given(completed(1, 1, "tool_calls", MAIL_CALL)).take()
+    failure = Failure("timeout", "turn_deadline", ANY)
+    scene.at(100).given(decided("approve_once")).expect(Seal("failed", None, failure, ANY))

@@ -37,7 +37,7 @@ def test_another_driver_comes_to_the_same() -> None:
             ToolEnded(number, 0, "12:00", None),
         ]
     third = Committed(3, 1, "", (tool_call(),), "tool_calls", None, "main")
-    progress = Progress(began=True, call=3, attempt=1, calls=3)
+    progress = Progress(call=3, attempt=1, calls=3)
     scene = play(facts=(*facts, third), progress=progress).given(Begin())
     scene.expect(ANY, RecordToolResult(3, 0, tool_call(), REPEATED.result, "repeated", 1), ANY)
 

@@ -20,7 +20,7 @@ def begun(**changes: Any) -> Playbook:
 
 
 def sealed(code: str, category: str) -> Seal:
-    return Seal("failed", None, Failure(category, code, ANY), ANY)  # type: ignore[arg-type]
+    return Seal("failed", None, Failure(category, code, ANY), ANY, ANY)  # type: ignore[arg-type]
 
 
 @pytest.mark.requirement("turn:drain:handoff")

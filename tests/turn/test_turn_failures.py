@@ -89,7 +89,7 @@ def test_a_provider_that_says_much_is_cut_short() -> None:
             "begin a new session",
         ),
         (failures.several_choices("main", 2), "several_choices", "2 answers instead of one"),
-        (failures.unknown_tool("launch"), "unknown_tool", "a tool: launch, but the agent offers none"),
+        (failures.unknown_tool("launch"), "unknown_tool", "a tool launch, but the agent offers none"),
         (failures.empty_answer("main", None), "empty_answer", "finish reason: none"),
         (failures.broken_stream("main", Died(1, 1, "reset", "reset by peer")), "reset", "reset by peer"),
     ],
@@ -109,3 +109,10 @@ def test_every_kind_of_death_has_its_words(kind: Any) -> None:
     failure = failures.broken_stream("main", Died(1, 1, kind, ""))
     assert failure.code == kind
     assert failure.message.startswith("Provider main ")
+
+
+def test_a_name_that_a_model_made_up_is_shown_only_where_a_tool_could_have_it() -> None:
+    assert "launch" in failures.unknown_tool("launch").message
+    for name in ("Dear Ana, the account number is 12", "x" * 300, ""):
+        assert "called a tool, but" in failures.unknown_tool(name).message
+        assert "calling the tool with" in failures.tool_loop(name).message

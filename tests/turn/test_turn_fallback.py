@@ -7,12 +7,26 @@ from unittest.mock import ANY
 import pytest
 
 from tests.support.playbook import Playbook
-from tests.support.turns import BACKUP, MAIN, completed, dropped, machine, opened, play, reopened, text, tool_call
+from tests.support.turns import (
+    BACKUP,
+    MAIN,
+    completed,
+    dropped,
+    failed,
+    machine,
+    opened,
+    play,
+    reopened,
+    text,
+    tool_call,
+)
 from worker.codecs.events import Completed
-from worker.codecs.messages import AssistantMessage, Echo
+from worker.codecs.messages import AssistantMessage, Echo, UserMessage
 from worker.turn.asking import whom_to_ask
-from worker.turn.commands import Failure, Seal
+from worker.turn.commands import DiscardCall, Failure, Seal
 from worker.turn.events import Begin, Died, Heard, NotAnswered, Tick, ToolFinished
+from worker.turn.facts import Progress
+from worker.turn.resume import is_the_providers
 from worker.turn.states import State
 
 TWO = (MAIN, BACKUP)
@@ -145,3 +159,58 @@ def test_what_a_provider_wants_back_goes_to_nobody_else() -> None:
     assert scene.commands[-1].request.messages[1] == AssistantMessage("", (tool_call(),), Echo("main", "chat", items))
     scene.given(Died(2, 1, "reset", "")).expect(ANY, ANY, ANY, opened(2, 2, 1, is_new_call=False, provider="backup"))
     assert scene.commands[-1].request.messages[1] == AssistantMessage("", (tool_call(),))
+
+
+@pytest.mark.requirement("turn:fallback:refused")
+def test_a_refused_request_is_no_death_of_the_provider() -> None:
+    scene = begun()
+    scene.given(NotAnswered(1, 1, 400, False, "refused", "No.")).expect(ANY, dropped(1, 1, "refused", 0, ANY), ANY)
+    assert not is_the_providers("refused")
+    assert is_the_providers("not_answered")
+
+
+@pytest.mark.requirement("turn:fallback:unreachable")
+@pytest.mark.parametrize("retry_after", [900.0, 8000.0])
+def test_a_provider_that_asks_to_stay_away_for_long_is_left_for_the_fallback_at_once(retry_after: float) -> None:
+    scene = begun()
+    scene.given(NotAnswered(1, 1, 429, True, "rate_limited", "Slow down.", retry_after)).expect(
+        ANY,
+        dropped(1, 1, "not_answered", 0, ANY, resumes_spent=1),
+        ANY,
+        opened(1, 2, 1, is_new_call=False, provider="backup"),
+    )
+    busy = begun()
+    busy.given(failed(1, 1, "retryable", retry_after=retry_after)).expect(
+        ANY, ANY, ANY, opened(1, 2, 1, is_new_call=False, provider="backup")
+    )
+
+
+@pytest.mark.requirement("turn:fallback:unreachable")
+def test_nobody_else_is_asked_once_no_resume_is_left() -> None:
+    scene = begun(resume_budget=0)
+    scene.given(NotAnswered(1, 1, 429, True, "rate_limited", "Slow down.", 900)).expect()
+    assert scene.machine.deadline() == 900
+
+
+@pytest.mark.requirement("turn:fallback:takeover")
+def test_another_driver_asks_whom_its_predecessor_would_have_asked() -> None:
+    asked = Progress(call=1, attempt=2, calls=1, resumes_spent=1, is_open=True, streamed=True, provider="backup")
+    scene = play(providers=TWO, progress=asked)
+    scene.given(Begin()).expect(
+        DiscardCall(1, 2, "takeover", 0, ANY, streamed=True),
+        opened(1, 3, 1, is_new_call=False, provider="backup"),
+    )
+    assert scene.machine.deadline() == 600, "it goes on where content had come"
+    died = Progress(call=1, attempt=1, calls=1, resumes_spent=1, streamed=True, provider="main", died="main")
+    other = play(providers=TWO, progress=died)
+    other.given(Begin()).expect(ANY, opened(1, 2, 1, is_new_call=False, provider="backup"))
+    assert other.machine.deadline() == 1800, "which is another provider, and begins anew"
+
+
+@pytest.mark.requirement("turn:paused:goes-on")
+def test_an_empty_answer_that_only_its_provider_can_go_on_from_is_not_shown_to_another() -> None:
+    scene = begun()
+    paused = Completed("pause_turn", (), None, echo=({"type": "server_tool_use"},))
+    scene.given(Heard(1, 1, paused)).take()
+    scene.given(Died(2, 1, "reset", "")).expect(ANY, ANY, ANY, opened(2, 2, 1, is_new_call=False, provider="backup"))
+    assert scene.commands[-1].request.messages == (UserMessage("What is due?"),)

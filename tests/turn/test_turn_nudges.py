@@ -90,7 +90,7 @@ def test_nudges_count_as_calls() -> None:
 @pytest.mark.requirement("turn:nudge:survives-a-takeover")
 def test_another_driver_reads_from_the_journal_how_often_it_was_asked() -> None:
     two = (EMPTY, Committed(2, 1, "", (), "stop", None, "main"))
-    progress = Progress(began=True, call=2, attempt=1, calls=2)
+    progress = Progress(call=2, attempt=1, calls=2)
     scene = play(facts=two, progress=progress, empty_nudges=2)
     scene.given(Begin()).expect(ANY, opened(3, 1, 0, is_new_call=True))
     scene.given(completed(3, 1)).expect(ANY, failed_empty())

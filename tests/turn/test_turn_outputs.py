@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.turns import discarded, tool_call
+from tests.support.turns import completed, discarded, play, text, tool_call
 from worker.codecs.events import Usage
 from worker.output.events import (
     CallCompletedOutput,
@@ -20,6 +20,7 @@ from worker.output.events import (
 )
 from worker.turn import outputs
 from worker.turn.commands import CommitCall, DiscardCall, Failure, RecordToolResult, Seal
+from worker.turn.events import Begin, Died
 from worker.turn.usage import NO_USAGE
 
 STALLED = Failure("timeout", "stall_timeout", "It stalled.")
@@ -102,7 +103,7 @@ def test_a_failed_turn_tells_the_error_before_its_end() -> None:
 
 @pytest.mark.requirement("turn:trap-t8:discarded-usage-on-failure")
 def test_a_failed_turn_tells_what_its_discards_cost_before_the_error() -> None:
-    assert outputs.of_seal(Seal("failed", None, STALLED, discarded(2, 14)), "c0ffee") == (
+    assert outputs.of_seal(Seal("failed", None, STALLED, discarded(2, 14), True), "c0ffee") == (
         UsageOutput(discarded_resume_attempts=2, discarded_resume_estimated_input_tokens=14),
         ERROR,
         TurnCompletedOutput(outcome="failed"),
@@ -113,3 +114,16 @@ def test_an_incomplete_turn_tells_its_reason() -> None:
     assert outputs.of_seal(Seal("incomplete", "length", None, NO_USAGE), "c0ffee") == (
         TurnCompletedOutput(outcome="incomplete", reason="length"),
     )
+
+
+@pytest.mark.requirement("turn:usage:told-once")
+def test_what_the_last_call_has_told_of_discards_is_not_told_again_at_the_end() -> None:
+    """Readers keep the last usage of a turn: one without tokens would hide them."""
+    told = Seal("incomplete", "length", None, discarded(2, 14), has_untold_discards=False)
+    assert outputs.of_seal(told, "c0ffee") == (TurnCompletedOutput(outcome="incomplete", reason="length"),)
+    scene = play(resume_budget=2).given(Begin())
+    scene.take()
+    scene.given(Died(1, 1, "reset", "")).take()
+    scene.given(text(1, 2, "Due")).take()
+    seal = scene.given(completed(1, 2, "length", usage=Usage(7, 3))).take()[-1]
+    assert (seal.totals.discarded_resume_attempts, seal.has_untold_discards) == (1, False)

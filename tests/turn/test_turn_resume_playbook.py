@@ -56,7 +56,7 @@ def resumed(attempt: int, reason: str, size: int = 0, totals: Any = ANY, *, call
 
 
 def sealed(code: str, category: str, totals: Any = ANY) -> Seal:
-    return Seal("failed", None, Failure(category, code, ANY), totals)  # type: ignore[arg-type]
+    return Seal("failed", None, Failure(category, code, ANY), totals, ANY)  # type: ignore[arg-type]
 
 
 def message(scene: Playbook) -> str:
@@ -337,7 +337,7 @@ def test_a_retry_that_would_come_after_the_deadline_is_not_waited_for() -> None:
 def test_an_answer_that_no_retry_changes_fails_at_once_in_the_words_of_its_reader() -> None:
     scene = begun()
     scene.given(NotAnswered(1, 1, 401, False, "http_401", "The key was refused (providers.main.api_key).")).expect(
-        CloseCall(), dead(1, "not_answered"), sealed("http_401", "provider_failure")
+        CloseCall(), dead(1, "refused"), sealed("http_401", "provider_failure")
     )
     assert message(scene) == "The key was refused (providers.main.api_key)."
 

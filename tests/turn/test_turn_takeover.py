@@ -16,7 +16,9 @@ from worker.turn.commands import Command, DiscardCall, Failure, HandOff, OpenCal
 from worker.turn.events import Begin, Died, Drain, Event, ToolFinished
 from worker.turn.facts import Committed, Fact, Progress, ToolEnded, ToolStarted
 from worker.turn.machine import TurnMachine
+from worker.turn.transcript import NEVER_RUN, with_turn
 from worker.turn.usage import NO_USAGE
+from worker.turn.verdict import OUTCOME_UNKNOWN
 
 CLOCK_CALL = tool_call("clock", id="t1")
 MAIL_CALL = tool_call("mail", id="t2")
@@ -25,7 +27,7 @@ MAIL_CALL = tool_call("mail", id="t2")
 def taken_over(*facts: Fact, call: int = 1, attempt: int = 1, is_open: bool = False, **more: Any) -> Playbook:
     """A scene in which a driver came before. `more`: fields of the progress, then of the machine."""
     in_progress = {name: more.pop(name) for name in list(more) if hasattr(Progress(), name)}
-    progress = Progress(began=True, call=call, attempt=attempt, is_open=is_open, **({"calls": call} | in_progress))
+    progress = Progress(call=call, attempt=attempt, is_open=is_open, **({"calls": call} | in_progress))
     return play(facts=facts, progress=progress, **more)
 
 
@@ -61,7 +63,7 @@ def test_spent_resumes_stay_spent() -> None:
     scene.at(1).given(text(1, 4, "Due ")).expect(ANY)
     assert scene.machine.deadline() == 601  # no resume is left, so no stall detector
     scene.given(Died(1, 4, "reset", "")).expect(
-        ANY, ANY, Seal("failed", None, Failure("stream_failure", "reset", ANY), discarded(1))
+        ANY, ANY, Seal("failed", None, Failure("stream_failure", "reset", ANY), discarded(1), True)
     )
 
 
@@ -158,7 +160,7 @@ def test_a_tool_call_that_nobody_offered_fails_after_a_takeover_too() -> None:
 
 @pytest.mark.requirement("turn:takeover:crash-cap")
 def test_a_turn_that_took_down_too_many_drivers_is_given_up_as_dead() -> None:
-    dead = Seal("dead", None, Failure("internal", "crash_cap", ANY), ANY)
+    dead = Seal("dead", None, Failure("internal", "crash_cap", ANY), ANY, ANY)
     taken_over(is_open=True, crashes=4).given(Begin()).expect(taken(1, 1, discarded(1)), dead)
     play(progress=Progress(crashes=4)).given(Begin()).expect(dead)
     taken_over(is_open=True, crashes=3).given(Begin()).expect(ANY, opened(1, 2, 0, is_new_call=False, request=ANY))
@@ -167,7 +169,7 @@ def test_a_turn_that_took_down_too_many_drivers_is_given_up_as_dead() -> None:
 @pytest.mark.requirement("turn:deadline")
 def test_a_turn_taken_over_after_its_deadline_is_discarded_and_failed() -> None:
     scene = taken_over(is_open=True, deadline=-1)
-    scene.given(Begin()).expect(taken(1, 1, discarded(1)), Seal("failed", None, ANY, discarded(1)))
+    scene.given(Begin()).expect(taken(1, 1, discarded(1)), Seal("failed", None, ANY, discarded(1), True))
 
 
 @pytest.mark.requirement("turn:deadline")
@@ -332,6 +334,26 @@ def test_a_turn_that_was_handed_off_goes_on_in_another_process_with_its_budget_u
     assert ordered[-1] == HandOff()
     taking = machine(progress=stored.progress, facts=tuple(stored.facts))
     assert taking.handle(Begin(), 0) == (
-        DiscardCall(1, 1, "takeover", 0, discarded(1)),  # the hand-off was counted, the repeat is not
+        DiscardCall(1, 1, "takeover", 0, discarded(1), streamed=True),  # the hand-off was counted, the repeat is not
         opened(1, 2, 0, is_new_call=False, request=ANY),
     )
+
+
+@pytest.mark.requirement("turn:takeover:final-commit")
+def test_a_whole_answer_ends_the_turn_however_many_drivers_it_took() -> None:
+    scene = taken_over(committed(1, "Due Friday."), crashes=9)
+    scene.given(Begin()).expect(taken(), Seal("completed", None, None, NO_USAGE))
+
+
+@pytest.mark.requirement("turn:drain:handoff")
+def test_a_drain_before_the_beginning_counts_what_the_driver_before_had_left_open() -> None:
+    scene = taken_over(is_open=True)
+    scene.given(Drain()).expect(taken(1, 1, discarded(1)), HandOff())
+    play().given(Drain()).expect(HandOff())
+
+
+@pytest.mark.requirement("turn:transcript:no-call-without-a-result")
+def test_later_turns_are_not_told_that_a_tool_never_ran_which_had_been_begun() -> None:
+    facts = (committed(1, "", CLOCK_CALL, MAIL_CALL), ToolStarted(1, 0))
+    told = [message.text for message in with_turn((), "Hi", facts) if isinstance(message, ToolMessage)]
+    assert told == [OUTCOME_UNKNOWN.result, NEVER_RUN]

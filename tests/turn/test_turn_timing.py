@@ -1,17 +1,19 @@
 """When the first content came, and when a request really went out."""
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
 from tests.support.playbook import Playbook
-from tests.support.turns import completed, play, text
+from tests.support.turns import LONG_HISTORY, MAIN, completed, failed, play, text
 from worker.codecs.events import Keepalive, ReasoningDelta, Usage
 from worker.output.events import UsageOutput
 from worker.turn import outputs
 from worker.turn.commands import Timing
 from worker.turn.events import Begin, Heard, Sent, Tick
+from worker.turn.start import CompactionTerms
 
 
 def begun(**changes: Any) -> Playbook:
@@ -56,3 +58,25 @@ def test_that_a_request_of_an_attempt_that_is_over_went_out_changes_nothing() ->
     scene.at(1800).given(Tick()).expect(ANY, ANY, ANY, ANY)
     scene.at(1900).ignores(Sent(1, 1))
     assert scene.machine.deadline() == 3600
+
+
+@pytest.mark.requirement("turn:trap-t9:first-and-surviving")
+def test_a_call_that_overflowed_counts_from_its_first_request() -> None:
+    scene = begun(history=LONG_HISTORY, compaction=CompactionTerms(summarises=True))
+    scene.at(1).given(text(1, 1, "The")).take()
+    scene.at(2).given(failed(1, 1, "context_overflow")).take()
+    scene.at(3).given(text(0, 1, "They talked.")).take()
+    scene.at(4).given(completed(0, 1)).take()
+    scene.ignores(Sent(1, 2))
+    scene.at(7).given(text(1, 2, "The tide is low.")).take()
+    assert scene.given(completed(1, 2)).take()[0].timing == Timing(first_delta_s=1, surviving_first_delta_s=3)
+
+
+@pytest.mark.requirement("turn:watchdog:reasoning")
+def test_white_space_between_thoughts_is_no_answer() -> None:
+    scene = begun(watchdog=replace(MAIN.watchdog, reasoning_s=100))
+    for now in range(0, 100, 10):
+        scene.at(now).given(Heard(1, 1, ReasoningDelta("Hm."))).take()
+        scene.given(text(1, 1, "\n")).take()
+    scene.at(100).given(Tick()).expect(ANY, ANY, ANY, ANY)
+    assert scene.commands[-3].reason == "reasoning"

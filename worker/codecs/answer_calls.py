@@ -6,8 +6,8 @@ here: to which call a piece belongs (`toolargs`), wire formats.
 
 from worker.codecs.events import StreamEvent, ToolCall, ToolCallArguments, ToolCallCompleted, ToolCallOpened
 from worker.codecs.limits import LimitPassedError, StreamLimits
-from worker.codecs.toolargs import ToolCallPieces
-from worker.codecs.wirejson import HalfCharacter, well_formed
+from worker.codecs.toolargs import ToolCallPieces, bounded_name
+from worker.codecs.wirejson import HalfCharacter
 
 
 class AnswerCalls:
@@ -47,7 +47,7 @@ class AnswerCalls:
             message = f"the tool arguments are longer than {limits.argument_chars} characters"
             raise LimitPassedError("arguments_too_long", message)
         if len(pieces) > count:
-            events.append(ToolCallOpened(place, well_formed(name or "")))
+            events.append(ToolCallOpened(place, bounded_name(name or "")))
         if pieces.size > size:
             if self._halves is not None:
                 arguments = self._halves.setdefault(place, HalfCharacter()).join(arguments)

@@ -11,10 +11,11 @@ Said = type[TextDelta | ReasoningDelta | RefusalDelta]
 
 
 class AnswerText:
-    """The words of one answer. `limit`: see `StreamLimits.text_chars`. `chars`: how many came so far."""
+    """The words of one answer. `limit`: see `StreamLimits.text_chars`. `is_answer`: some are text or refusal."""
 
     def __init__(self, limit: int) -> None:
-        self.chars = 0
+        self.is_answer = False
+        self._chars = 0
         self._limit = limit
         self._refusal: list[str] = []
         self._halves: dict[Said, HalfCharacter] | None = None
@@ -35,9 +36,11 @@ class AnswerText:
             text = self._halves[kind].join(text)
         if not text:
             return
-        self.chars += len(text)
-        if self.chars > self._limit:
+        self._chars += len(text)
+        if self._chars > self._limit:
             raise LimitPassedError("text_too_long", f"the answer is longer than {self._limit} characters")
+        if kind is not ReasoningDelta:
+            self.is_answer = True
         if kind is RefusalDelta:
             self._refusal.append(text)
         events.append(kind(text))

@@ -23,9 +23,10 @@ from worker.codecs.anthropic_blocks import (
     is_documented_delta,
     is_tool_use,
 )
-from worker.codecs.anthropic_fields import finish_in_our_words, index_of, object_in, text_in, text_or_none, usage_of
+from worker.codecs.anthropic_fields import index_of, object_in, text_in, text_or_none, usage_of
 from worker.codecs.anthropic_rules import MessageRules
-from worker.codecs.events import Completed, ReasoningDelta, StreamEvent, TextDelta, ToolCall, UsageReported
+from worker.codecs.events import Completed, Failed, ReasoningDelta, StreamEvent, TextDelta, ToolCall, UsageReported
+from worker.codecs.finish_words import bounded, in_our_words, lets_tools_run, means_error
 from worker.codecs.limits import LimitPassedError, Profile, RuleBrokenError, StreamLimits
 from worker.codecs.wirejson import well_formed
 
@@ -49,7 +50,6 @@ class MessageAnswer:
         self._refusal: str | None = None
         self._text = AnswerText(limits.text_chars)
         self._calls = AnswerCalls(limits, repairs=profile == "compat")
-        self._tool_ids: set[str] = set()
         self._blocks: list[Block] = []
         self._by_index: dict[int, Block] = {}
         self._last_index = -1
@@ -64,10 +64,24 @@ class MessageAnswer:
         return will_do and self.finish_reason is not None
 
     @property
+    def ends_with_stream(self) -> bool:
+        """A stop reason was seen, and the end of the stream will do for the rest."""
+        return self.finishing
+
+    @property
+    def stands(self) -> bool:
+        """A stop reason was seen after some text; `finishing` does not let an answer stand that calls tools."""
+        return self.finishing and self._text.is_answer and not means_error(self.finish_reason)
+
+    @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls as far as they have come. One whose block was not stopped is never whole."""
+        """The tool calls as far as they have come. One whose block was not stopped is never whole.
+
+        Nor is any after a stop reason that nobody knows.
+        """
         calls = self._calls.calls(self._message_id or "")
-        stopped = {block.call for block in self._blocks if block.state == "stopped"}
+        may_run = lets_tools_run(self.finish_reason)
+        stopped = {block.call for block in self._blocks if may_run and block.state == "stopped"}
         return tuple(
             call if place in stopped else ToolCall(call.id, call.name, call.arguments, None)
             for place, call in enumerate(calls)
@@ -95,6 +109,7 @@ class MessageAnswer:
                     self._stop(block, events)
             case "message_delta":
                 self._take_message_delta(value, events)
+                self._fail_if_error(events)
             case "message_stop":
                 if self._message_id is None and not self._blocks and self.finish_reason is None:
                     raise RuleBrokenError("message_not_started", "message_stop came before any message")
@@ -123,13 +138,14 @@ class MessageAnswer:
             self._take_block_start({"index": index, "content_block": begun}, events)
             self._stop(self._blocks[-1], events)
         self._take_message_delta({"delta": document, "usage": document.get("usage")}, events)
-        self.end(events)
+        if not self._fail_if_error(events):
+            self.end(events)
         return True
 
     def end(self, events: list[StreamEvent]) -> None:
         """The terminal mark was seen: append what is still held back, then the `Completed`."""
         self._text.end(events)
-        finish = finish_in_our_words(self.finish_reason)
+        finish = in_our_words(self.finish_reason)
         refusal = (self._refusal or _REFUSED) if finish == "refusal" else None
         usage = None if self.raw_usage is None else usage_of(self.raw_usage)
         calls = self.tool_calls
@@ -161,9 +177,6 @@ class MessageAnswer:
         if kind == TOOL_USE:
             call_id = text_or_none("content_block.id", begun.get("id"))
             name = text_or_none("content_block.name", begun.get("name"))
-            if call_id in self._tool_ids:
-                call_id = None  # a made-up one tells the two apart
-            self._tool_ids |= {call_id} if call_id else set()
             call = self._calls.take(len(self._calls), call_id, name, "", events)
         block = Block(kind, begun, call)
         self._blocks.append(block)
@@ -223,11 +236,18 @@ class MessageAnswer:
             for block in self._blocks:
                 if block.state == "open":
                     block.state = "cut"
-        self.finish_reason = well_formed(reason)
+        self.finish_reason = bounded(reason)
         details = delta.get("stop_details")
         explanation = details.get("explanation") if isinstance(details, dict) else None
         if explanation and isinstance(explanation, str):
             self._refusal = well_formed(explanation)
+
+    def _fail_if_error(self, events: list[StreamEvent]) -> bool:
+        if not means_error(self.finish_reason):
+            return False
+        message = f"the provider ended the answer with stop_reason {self.finish_reason}"
+        events.append(Failed("retryable", message, self.finish_reason))
+        return True
 
     def _take_usage(self, usage: object, events: list[StreamEvent]) -> None:
         """Counts are sums so far: a later one takes the place of an earlier one."""

@@ -11,7 +11,7 @@ from worker.codecs.anthropic_fields import object_in, text_in, wrong_type
 from worker.codecs.events import ToolCall
 from worker.codecs.limits import RuleBrokenError
 from worker.codecs.toolargs import MAX_DEPTH, parse_arguments
-from worker.codecs.wirejson import well_formed
+from worker.codecs.wirejson import is_nested_deeper, well_formed
 
 TEXT, THINKING, TOOL_USE = "text", "thinking", "tool_use"
 
@@ -164,14 +164,8 @@ def check_fields(kind: str, begun: dict[str, object]) -> None:
 
 
 def _check_depth(where: str, value: object) -> None:
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH + 1:
-            message = f"{where} is nested deeper than {MAX_DEPTH} levels"
-            raise RuleBrokenError("nested_too_deep", message)
-        nested = [entry for entry in level if isinstance(entry, dict | list)]
-        level = [below for entry in nested for below in (entry.values() if isinstance(entry, dict) else entry)]
+    if is_nested_deeper(value, MAX_DEPTH):
+        raise RuleBrokenError("nested_too_deep", f"{where} is nested deeper than {MAX_DEPTH} levels")
 
 
 def _citation(value: object, *, flawed: bool) -> object:

@@ -3,24 +3,9 @@
 What belongs here: reading one field. What must not be known here: what came before it, when a message is over.
 """
 
-from typing import TypeGuard
-
 from worker.codecs.events import Usage
+from worker.codecs.field_types import count_of, described, is_count
 from worker.codecs.limits import LimitPassedError, RuleBrokenError
-
-_FINISHES = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-}
-_JSON_TYPES = {dict: "an object", list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
-
-
-def finish_in_our_words(word: str | None) -> str | None:
-    """The word of `worker.codecs.events.Completed` for a stop reason; its own where we have none."""
-    return None if word is None else _FINISHES.get(word, word)
 
 
 def usage_of(raw: dict[str, object]) -> Usage:
@@ -28,8 +13,8 @@ def usage_of(raw: dict[str, object]) -> Usage:
 
     The provider counts input that was read from a cache or written to it apart; our input is all three together.
     """
-    fresh, output = _count(raw.get("input_tokens")), _count(raw.get("output_tokens"))
-    read, written = _count(raw.get("cache_read_input_tokens")), _count(raw.get("cache_creation_input_tokens"))
+    fresh, output = count_of(raw.get("input_tokens")), count_of(raw.get("output_tokens"))
+    read, written = count_of(raw.get("cache_read_input_tokens")), count_of(raw.get("cache_creation_input_tokens"))
     details = raw.get("output_tokens_details")
     whole = None if fresh is None else fresh + (read or 0) + (written or 0)
     return Usage(
@@ -37,7 +22,7 @@ def usage_of(raw: dict[str, object]) -> Usage:
         output_tokens=output,
         total_tokens=None if whole is None or output is None else whole + output,
         cached_input_tokens=read,
-        reasoning_tokens=_count(details.get("thinking_tokens")) if isinstance(details, dict) else None,
+        reasoning_tokens=count_of(details.get("thinking_tokens")) if isinstance(details, dict) else None,
         cache_write_input_tokens=written,
     )
 
@@ -70,16 +55,6 @@ def text_or_none(where: str, value: object) -> str | None:
     return None if value is None else text_in(where, value)
 
 
-def is_count(value: object) -> TypeGuard[int]:
-    """Whether it is a whole number from 0."""
-    return type(value) is int and value >= 0
-
-
 def wrong_type(where: str, wanted: str, value: object) -> RuleBrokenError:
     """The error of a field with a value of the wrong type."""
-    found = "a negative number" if type(value) is int and value < 0 else _JSON_TYPES.get(type(value), "null")
-    return RuleBrokenError("wrong_type", f"messages event: {where} must be {wanted}, not {found}")
-
-
-def _count(value: object) -> int | None:
-    return value if is_count(value) else None
+    return RuleBrokenError("wrong_type", f"messages event: {where} must be {wanted}, not {described(value)}")

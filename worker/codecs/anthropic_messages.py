@@ -4,26 +4,23 @@ What belongs here: the request, and how its answer is decoded. What must not be 
 how events are framed (`framing`), what an event adds to the answer (`anthropic_answer`).
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Iterator
 
-import orjson
-
 from worker.codecs.anthropic_answer import MessageAnswer
+from worker.codecs.call_identity import SentCalls
 from worker.codecs.codec import EncodedRequest
 from worker.codecs.events import ToolCall
 from worker.codecs.framing import FramedDecoder
 from worker.codecs.limits import DEFAULT_LIMITS, Profile, StreamLimits
 from worker.codecs.messages import AssistantMessage, Message, Request, ToolMessage, ToolSpec, UserMessage
+from worker.codecs.request_body import encoded
 
 MAX_TOKENS = 4096
 """Tokens that an answer may have where the agent says nothing: this format takes no request without a number."""
 
 _VERSION = "2023-06-01"
-_ID = re.compile(r"[a-zA-Z0-9_-]+")
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_IDS = re.compile(r"[a-zA-Z0-9_-]+")
 _LONGEST_NAME = 128
 _NO_WORDS = "(empty)"
 """Stands for a message of white space alone, which this format refuses."""
@@ -58,14 +55,7 @@ class AnthropicCodec:
             body["tools"] = [_tool(tool) for tool in request.tools]
         if request.temperature is not None:
             body["temperature"] = request.temperature
-        body |= request.extra_body
-        sent = {key: value for key, value in body.items() if value is not None}
-        headers = {
-            "content-type": "application/json",
-            "accept": "text/event-stream",
-            "anthropic-version": _VERSION,
-        }
-        return EncodedRequest("/messages", _json(sent), headers)
+        return encoded("/messages", body, request.extra_body, {"anthropic-version": _VERSION})
 
     def decoder(self) -> FramedDecoder:
         """A decoder for the answer to one attempt."""
@@ -77,9 +67,10 @@ def _messages(messages: tuple[Message, ...]) -> list[_Block]:
 
     In a user's message the results of tools come first, as the assistant's message before it asked for them.
     """
+    sent = SentCalls(longest_name=_LONGEST_NAME, ids=_IDS, prefix="toolu_")
     turns: list[tuple[str, list[_Block]]] = []
     for message in messages:
-        role, blocks = ("assistant" if isinstance(message, AssistantMessage) else "user"), list(_blocks(message))
+        role, blocks = ("assistant" if isinstance(message, AssistantMessage) else "user"), list(_blocks(message, sent))
         if turns and turns[-1][0] == role:
             turns[-1][1].extend(blocks)
         elif blocks:
@@ -90,42 +81,37 @@ def _messages(messages: tuple[Message, ...]) -> list[_Block]:
     ]
 
 
-def _blocks(message: Message) -> Iterator[_Block]:
+def _blocks(message: Message, sent: SentCalls) -> Iterator[_Block]:
+    if isinstance(message, AssistantMessage):
+        sent.begin_answer()
     match message:
         case UserMessage(text):
             yield {"type": "text", "text": text if text.strip() else _NO_WORDS}
         case ToolMessage(tool_call_id=tool_call_id, text=text):
-            result: _Block = {"type": "tool_result", "tool_use_id": _id(tool_call_id)}
+            result: _Block = {"type": "tool_result", "tool_use_id": sent.id_of_result(tool_call_id)}
             yield result | ({"content": text} if text.strip() else {})
         case AssistantMessage(echo=echo) if echo is not None and echo.wire == AnthropicCodec.wire:
             for item in echo.items:
-                yield {**item, "id": _id(str(item.get("id")))} if item.get("type") == "tool_use" else item
+                if item.get("type") == "tool_use":
+                    called = {
+                        "id": sent.id_of_call(str(item.get("id"))),
+                        "name": sent.name(str(item.get("name") or "")),
+                    }
+                    yield {**item, **called}
+                else:
+                    yield item
         case AssistantMessage(text, tool_calls):
             if text.strip():
                 yield {"type": "text", "text": text}
             for call in tool_calls:
-                yield _tool_use(call)
+                yield _tool_use(call, sent)
 
 
-def _tool_use(call: ToolCall) -> _Block:
-    name = _NOT_IN_NAMES.sub("_", call.name)[:_LONGEST_NAME] or "unnamed"
-    return {"type": "tool_use", "id": _id(call.id), "name": name, "input": call.arguments_json or {}}
-
-
-def _id(call_id: str) -> str:
-    """A tool call's id as this format takes it: those of other wire formats may hold any character."""
-    if _ID.fullmatch(call_id):
-        return call_id
-    return "toolu_" + hashlib.sha256(call_id.encode()).hexdigest()[:24]
+def _tool_use(call: ToolCall, sent: SentCalls) -> _Block:
+    called = {"id": sent.id_of_call(call.id), "name": sent.name(call.name)}
+    return {"type": "tool_use", **called, "input": call.arguments_json or {}}
 
 
 def _tool(tool: ToolSpec) -> _Block:
     described = {"description": tool.description} if tool.description.strip() else {}
     return {"name": tool.name, **described, "input_schema": {"type": "object", **tool.parameters}}
-
-
-def _json(body: dict[str, object]) -> bytes:
-    try:
-        return orjson.dumps(body)
-    except orjson.JSONEncodeError:  # arguments may hold integers beyond 64 bits
-        return json.dumps(body, ensure_ascii=False).encode()

@@ -8,7 +8,8 @@ reason is told, and it stops. A ping may come anywhere.
 """
 
 from worker.codecs.anthropic_blocks import check_fields, is_documented, is_documented_delta, is_tool_use
-from worker.codecs.anthropic_fields import is_count, object_in, text_in, wrong_type
+from worker.codecs.anthropic_fields import object_in, text_in, wrong_type
+from worker.codecs.field_types import is_count
 from worker.codecs.limits import RuleBrokenError
 
 

@@ -7,21 +7,24 @@ Only the choice with index 0 is the answer; the others are counted. A field of t
 answer depends on it, and is passed over when it does not.
 
 The terminal mark is `finish_reason` or `[DONE]`. `[DONE]` completes the call at once; after a `finish_reason` usage
-may still follow, so the call completes at `[DONE]` or at the end of the stream.
+may still follow, so the call completes at `[DONE]` or at the end of the stream, with all that came until then: some
+servers send a `finish_reason` in chunks before the last one.
+
+An error after a `finish_reason` unmakes no answer that says something, unless it stands in the same chunk. A
+`finish_reason` that means an error is a failure. After one that nobody knows no tool call is whole.
 """
 
 from worker.codecs.answer_calls import AnswerCalls
 from worker.codecs.answer_text import AnswerText
 from worker.codecs.chat_fields import (
-    DEAD_FINISHES,
-    REASONING_FIELDS,
     arguments_text,
-    finish_in_our_words,
     index_of,
+    reasoning_in,
     text_or_none,
     usage_of,
     wrong_type,
 )
+from worker.codecs.chat_message import unsaid
 from worker.codecs.chat_rules import ChatRules
 from worker.codecs.events import (
     Completed,
@@ -33,7 +36,9 @@ from worker.codecs.events import (
     ToolCall,
     UsageReported,
 )
+from worker.codecs.finish_words import bounded, in_our_words, lets_tools_run, means_error
 from worker.codecs.limits import Profile, StreamLimits
+from worker.codecs.think_tag import ThinkTag
 
 _DELTA = "choices[].delta"
 
@@ -53,16 +58,34 @@ class ChatAnswer:
         self._choices: set[int] = set()
         self._text = AnswerText(limits.text_chars)
         self._calls = AnswerCalls(limits, repairs=profile == "compat")
+        self._think_tag = ThinkTag() if profile == "compat" else None
+        self._content: list[str] = []
+        self._has_reasoned = False
+        self._is_finishing = False
 
     @property
     def finishing(self) -> bool:
-        """A `finish_reason` was seen; only usage and `[DONE]` may follow."""
+        """A `finish_reason` was seen, and nothing of the answer since; only usage and `[DONE]` may follow."""
+        return self._is_finishing
+
+    @property
+    def ends_with_stream(self) -> bool:
+        """A `finish_reason` was seen."""
         return self.finish_reason is not None
 
     @property
+    def stands(self) -> bool:
+        """It is finishing with text, a refusal or tool calls."""
+        says_something = self._text.is_answer or len(self._calls) > 0
+        return self._is_finishing and says_something and not means_error(self.finish_reason)
+
+    @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls as far as they have come."""
-        return self._calls.calls(self._answer_id)
+        """The tool calls as far as they have come; none is whole after a finish reason that nobody knows."""
+        calls = self._calls.calls(self._answer_id)
+        if lets_tools_run(self.finish_reason):
+            return calls
+        return tuple(ToolCall(call.id, call.name, call.arguments, None) for call in calls)
 
     def expect_half_characters(self) -> None:
         """From now on a piece of text may end in the first half of a character."""
@@ -75,7 +98,7 @@ class ChatAnswer:
         if self._rules is not None:
             self._rules.check(value)
         self._take_chunk(value, events)
-        if self.finish_reason in DEAD_FINISHES:
+        if means_error(self.finish_reason):
             message = f"the provider ended the answer with finish_reason {self.finish_reason}"
             events.append(Failed("retryable", message, self.finish_reason))
 
@@ -106,10 +129,12 @@ class ChatAnswer:
         if self._choices and 0 not in self._choices:
             events.append(Failed("protocol", "no choice of the answer has the index 0", "no_first_choice"))
             return
+        for kind, piece in self._think_tag.rest() if self._think_tag is not None else ():
+            self._text.say(kind, piece, events)
         self._text.end(events)
         self._calls.end(events)
         usage = None if self.raw_usage is None else usage_of(self.raw_usage)
-        finish = finish_in_our_words(self.finish_reason)
+        finish = in_our_words(self.finish_reason)
         events.append(Completed(finish, self.tool_calls, usage, len(self._choices), self._text.refusal))
 
     def _take_chunk(self, chunk: dict[str, object], events: list[StreamEvent]) -> None:
@@ -139,30 +164,44 @@ class ChatAnswer:
         return index
 
     def _take_first_choice(self, choice: dict[str, object], events: list[StreamEvent]) -> None:
-        delta = choice.get("delta")
-        if delta is None and not self._text.chars and not self._calls:
-            delta = choice.get("message")  # a whole answer in one chunk; after deltas it would only repeat them
+        before = len(events)
+        delta = choice.get("delta") or self._unsaid(choice.get("message"))
         if delta:
             if not isinstance(delta, dict):
                 raise wrong_type(_DELTA, "an object", delta)
             self._take_delta(delta, events)
+        if len(events) > before:
+            self._is_finishing = False
         finish = choice.get("finish_reason")
         if finish:
             if not isinstance(finish, str):
                 raise wrong_type("choices[].finish_reason", "text", finish)
             if finish != "null":  # the word, as some servers send it in every chunk
-                self.finish_reason = finish
+                self.finish_reason = bounded(finish)
+                self._is_finishing = True
+
+    def _unsaid(self, message: object) -> object:
+        if not isinstance(message, dict):
+            return message
+        content, refusal = "".join(self._content), self._text.refusal or ""
+        return unsaid(message, content, refusal, has_reasoned=self._has_reasoned, calls=len(self._calls))
+
+    def _say_content(self, content: str, events: list[StreamEvent]) -> None:
+        self._content.append(content)
+        if self._think_tag is None or self._think_tag.is_past:
+            self._text.say(TextDelta, content, events)
+            return
+        for kind, piece in self._think_tag.split(content):
+            self._text.say(kind, piece, events)
 
     def _take_delta(self, delta: dict[str, object], events: list[StreamEvent]) -> None:
-        for field in REASONING_FIELDS:
-            reasoning = delta.get(field)
-            if reasoning and isinstance(reasoning, str):
-                self._text.say(ReasoningDelta, reasoning, events)
-                break  # both fields hold the same
+        if reasoning := reasoning_in(delta):
+            self._has_reasoned = True
+            self._text.say(ReasoningDelta, reasoning, events)
         content = delta.get("content")
         if content:
             if isinstance(content, str):
-                self._text.say(TextDelta, content, events)
+                self._say_content(content, events)
             else:
                 self._take_parts(content, events)
         refusal = delta.get("refusal")
@@ -193,12 +232,13 @@ class ChatAnswer:
                 if text:
                     if not isinstance(text, str):
                         raise wrong_type(f"{_DELTA}.content[].text", "text", text)
-                    self._text.say(TextDelta, text, events)
+                    self._say_content(text, events)
             elif part.get("type") == "thinking":
                 pieces = part.get("thinking")
                 for piece in pieces if isinstance(pieces, list) else [{"text": pieces}]:
                     text = piece.get("text") if isinstance(piece, dict) else None
                     if text and isinstance(text, str):
+                        self._has_reasoned = True
                         self._text.say(ReasoningDelta, text, events)
 
     def _take_tool_call(self, call: object, events: list[StreamEvent]) -> None:

@@ -39,7 +39,10 @@ class Decoder(Protocol):
 
     @property
     def finishing(self) -> bool:
-        """The terminal mark was seen and only trailing matter (usage) may follow: wait for it briefly, then `close`."""
+        """The terminal mark was seen and only trailing matter (usage) may follow: wait for it briefly, then `close`.
+
+        False again when more of the answer comes: some servers send a mark that is none, and a true one later.
+        """
         ...
 
     @property

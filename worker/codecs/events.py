@@ -70,8 +70,9 @@ class Keepalive:
 class ToolCall:
     """One tool call as the model wrote it.
 
-    `arguments` is the raw text; `arguments_json` is the object it parses to, or None when it is not whole JSON
-    (then it is never repaired and never run). An empty text or `null` reads as `{}`.
+    `arguments` is the raw text; `arguments_json` is the object it parses to, or None when it is not whole JSON or the
+    provider did not say that the call is whole (then it is never repaired and never run). An empty text or `null` reads
+    as `{}`. `id`: no two calls of one answer share it.
     """
 
     id: str

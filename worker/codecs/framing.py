@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from worker.codecs.events import Completed, Failed, Keepalive, StreamEvent, ToolCall
-from worker.codecs.foreign import ForeignLines, error_in
+from worker.codecs.foreign import SENTENCE_BYTES, ForeignLines, error_in
 from worker.codecs.limits import LimitPassedError, Profile, RuleBrokenError, StreamLimits
 from worker.codecs.provider_errors import failure_of
-from worker.codecs.sse import SseDecoder, SseEvent, SseFault, SseItem, SseUnknownLine
+from worker.codecs.sse import SseComment, SseDecoder, SseEvent, SseFault, SseItem, SseUnknownLine
 from worker.codecs.wirejson import parse
 
 _DONE = b"[DONE]"
@@ -36,7 +36,17 @@ class AnswerReader(Protocol):
 
     @property
     def finishing(self) -> bool:
-        """The terminal mark was seen, and only trailing matter may follow: the end of the stream completes the call."""
+        """The terminal mark was seen, and nothing of the answer since: only trailing matter may follow."""
+        ...
+
+    @property
+    def ends_with_stream(self) -> bool:
+        """The end of the stream completes the call, with all that came until then."""
+        ...
+
+    @property
+    def stands(self) -> bool:
+        """It is finishing with an answer that says something, so that an error which comes now unmakes nothing."""
         ...
 
     @property
@@ -89,7 +99,7 @@ class FramedDecoder:
 
     @property
     def finishing(self) -> bool:
-        """The terminal mark was seen and only trailing matter may follow."""
+        """The terminal mark was seen and only trailing matter may follow; False again when more of the answer comes."""
         return self._reader.finishing and not self._ended
 
     @property
@@ -134,42 +144,53 @@ class FramedDecoder:
         return events
 
     def _end_of_stream(self, events: list[StreamEvent]) -> None:
-        if self._reader.finishing:
+        if self._reader.ends_with_stream:
             self._reader.end(events)
-            return
-        document = self._foreign.document() if self._repairs else None
-        if document is not None and self._reader.take_document(document, events):
-            return
-        if failure := self._foreign.end():
+        elif not self._take_body(events) and (failure := self._foreign.end()):
             self._fail(failure, self._foreign.raw_error, events)
+
+    def _take_body(self, events: list[StreamEvent]) -> bool:
+        """Take the body before what came now, if it is one whole answer instead of a stream."""
+        document = self._foreign.document() if self._repairs and self._foreign.has_body else None
+        return document is not None and self._reader.take_document(document, events)
 
     def _take_items(self, items: list[SseItem], events: list[StreamEvent]) -> None:
         for item in items:
             if type(item) is SseEvent:
-                self._foreign.saw_stream()
                 try:
                     self._take_event(item, events)
                 except RuleBrokenError as broken:
                     self._break(broken, events)
                 if events and type(events[-1]) in _TERMINAL:
                     self._ended = True
-            elif type(item) is SseUnknownLine:
-                if failure := self._foreign.take(item):
-                    self._fail(failure, self._foreign.raw_error, events)
-                elif item.whole:
-                    events.append(_KEEPALIVE)
-            elif type(item) is SseFault:
-                self._break(RuleBrokenError(item.code, item.message), events)
             else:
-                self._foreign.saw_stream()
-                events.append(_KEEPALIVE)
+                self._take_other(item, events)
             if self._ended:
                 return
 
+    def _take_other(self, item: SseItem, events: list[StreamEvent]) -> None:
+        if isinstance(item, SseFault):
+            self._break(RuleBrokenError(item.code, item.message), events)
+        elif isinstance(item, SseUnknownLine):
+            if failure := self._foreign.take(item):
+                self._fail(failure, self._foreign.raw_error, events)
+            elif item.whole:
+                events.append(_KEEPALIVE)
+        else:
+            if isinstance(item, SseComment):
+                self._foreign.saw_comment()
+            else:
+                self._foreign.saw_stream()
+            events.append(_KEEPALIVE)
+
     def _take_event(self, item: SseEvent, events: list[StreamEvent]) -> None:
-        if not item.whole and not self._repairs:
-            return  # the standard says so: what no blank line ended was never sent
         data = item.data
+        if not item.whole and not self._repairs:
+            self._foreign.saw_stream()
+            return  # the standard says so: what no blank line ended was never sent
+        if self._foreign.has_body and self._take_foreign(data, events):
+            return
+        self._foreign.saw_stream()
         if not data.startswith(b"{"):
             data = data.strip()
             if data.startswith(_DONE):
@@ -178,11 +199,14 @@ class FramedDecoder:
             if self._repairs and ((not data and item.name != "error") or item.name in _PULSES):
                 events.append(_KEEPALIVE)
                 return
+        self._take_json(item, data, events)
+
+    def _take_json(self, item: SseEvent, data: bytes, events: list[StreamEvent]) -> None:
         try:
             value, flawed = parse(data, self._reader.pieces_below)
         except ValueError:
             if item.name == "error" and item.whole:
-                sentence = data.decode("utf-8", "replace")
+                sentence = data[:SENTENCE_BYTES].decode("utf-8", "replace")
                 self._fail(failure_of(sentence), sentence, events)
             elif item.whole:
                 raise RuleBrokenError("not_json", "the data of an event must be JSON") from None
@@ -193,6 +217,18 @@ class FramedDecoder:
             self._reader.expect_half_characters()
         self._take_value(value, item.name, events)
 
+    def _take_foreign(self, data: bytes, events: list[StreamEvent]) -> bool:
+        """Take the body that stands before the first event of the stream. False where the stream is what counts."""
+        if self._take_body(events):
+            return True
+        if not data.strip().startswith(_DONE):
+            return False
+        failure = self._foreign.end()
+        if failure is None:
+            raise RuleBrokenError("not_json", "the body before [DONE] must be an event stream or JSON")
+        self._fail(failure, self._foreign.raw_error, events)
+        return True
+
     def _take_done(self, events: list[StreamEvent]) -> None:
         before = len(events)
         self._reader.take_done(events)
@@ -202,10 +238,12 @@ class FramedDecoder:
     def _take_value(self, value: object, name: str, events: list[StreamEvent]) -> None:
         error = error_in(value)
         if error or name == "error":
+            stood = self._reader.stands
             if isinstance(value, dict):
                 with suppress(RuleBrokenError):  # the error says more than a rule broken beside it
                     self._reader.take_beside_error(value, events)
-            self._fail(failure_of(error or value, value if isinstance(value, dict) else {}), error or value, events)
+            failure = failure_of(error or value, value if isinstance(value, dict) else {})
+            self._fail(failure, error or value, events, stood=stood)
             return
         if not isinstance(value, dict):
             raise RuleBrokenError("wrong_type", "the data of an event must be a JSON object")
@@ -214,10 +252,14 @@ class FramedDecoder:
         if len(events) == before:
             events.append(_KEEPALIVE)
 
-    def _fail(self, failure: Failed, raw_error: object, events: list[StreamEvent]) -> None:
+    def _fail(self, failure: Failed, raw_error: object, events: list[StreamEvent], *, stood: bool = True) -> None:
+        """The provider told an error. `stood`: whether the answer stood before what came with it."""
         self._ended = True
         self._raw_error = raw_error
-        events.append(failure)
+        if self._repairs and stood and self._reader.stands:
+            self._reader.end(events)
+        else:
+            events.append(failure)
 
     def _break(self, broken: RuleBrokenError, events: list[StreamEvent]) -> None:
         self._ended = True

@@ -4,21 +4,26 @@ What belongs here: the request's body. What must not be known here: HTTP, time, 
 (`framing`) and what it says (`responses_answer`).
 
 Nothing is stored at the provider: each request holds the whole conversation, and the reasoning that the provider
-encrypted goes back to it with the items around it.
+encrypted goes back to it with the items around it. It encrypts reasoning only when asked to, and models that do not
+reason refuse to be asked: set `include = ["reasoning.encrypted_content"]` in `extra_body` for one that does.
 """
 
-import orjson
+import re
 
+from worker.codecs.call_identity import SentCalls
 from worker.codecs.codec import EncodedRequest
 from worker.codecs.events import ToolCall
 from worker.codecs.framing import FramedDecoder
 from worker.codecs.limits import DEFAULT_LIMITS, Profile, StreamLimits
 from worker.codecs.messages import AssistantMessage, Message, Request, ToolMessage, ToolSpec, UserMessage
+from worker.codecs.request_body import encoded
 from worker.codecs.responses_answer import ResponsesAnswer
-from worker.codecs.responses_parts import CUSTOM, FUNCTION
+from worker.codecs.responses_parts import CALLS, CUSTOM, FUNCTION
 from worker.codecs.toolargs import parse_arguments
 
 _NO_ARGUMENTS = "{}"
+_IDS = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_LONGEST_NAME = 64
 
 
 class ResponsesCodec:
@@ -41,16 +46,12 @@ class ResponsesCodec:
             "input": _input(request.messages),
             "stream": True,
             "store": False,
-            "include": ["reasoning.encrypted_content"],
             "instructions": request.instructions,
             "tools": [_tool(tool) for tool in request.tools] or None,
             "max_output_tokens": request.max_tokens,
             "temperature": request.temperature,
         }
-        body |= request.extra_body
-        sent = {key: value for key, value in body.items() if value is not None}
-        headers = {"content-type": "application/json", "accept": "text/event-stream"}
-        return EncodedRequest("/responses", orjson.dumps(sent), headers)
+        return encoded("/responses", body, request.extra_body, {})
 
     def decoder(self) -> FramedDecoder:
         """A decoder for the answer to one attempt."""
@@ -59,41 +60,52 @@ class ResponsesCodec:
 
 def _input(messages: tuple[Message, ...]) -> list[dict[str, object]]:
     items: list[dict[str, object]] = []
+    sent = SentCalls(longest_name=_LONGEST_NAME, ids=_IDS, prefix="call_")
     custom: set[object] = set()
     for message in messages:
         match message:
             case UserMessage(text):
                 items.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]})
             case AssistantMessage():
-                answer = _answer(message)
+                answer = _answer(message, sent)
                 custom |= {item.get("call_id") for item in answer if item.get("type") == CUSTOM}
                 items += answer
             case ToolMessage(tool_call_id=call_id, text=text):
+                call_id = sent.id_of_result(call_id)
                 kind = CUSTOM if call_id in custom else FUNCTION
                 items.append({"type": f"{kind}_output", "call_id": call_id, "output": text})
     return items
 
 
-def _answer(message: AssistantMessage) -> list[dict[str, object]]:
+def _answer(message: AssistantMessage, sent: SentCalls) -> list[dict[str, object]]:
+    sent.begin_answer()
     if message.echo is not None and message.echo.wire == ResponsesCodec.wire:
-        return [_echoed(item) for item in message.echo.items]
+        return [_echoed(item, sent) for item in message.echo.items]
     items: list[dict[str, object]] = []
     if message.text:
         content = [{"type": "output_text", "text": message.text}]
         items.append({"type": "message", "role": "assistant", "content": content})
-    return items + [_tool_call(call) for call in message.tool_calls]
+    return items + [_tool_call(call, sent) for call in message.tool_calls]
 
 
-def _tool_call(call: ToolCall) -> dict[str, object]:
+def _tool_call(call: ToolCall, sent: SentCalls) -> dict[str, object]:
     # Servers parse the arguments of the history: what the model left broken or empty must not break the next call.
     arguments = call.arguments if call.arguments_json else _NO_ARGUMENTS
-    return {"type": FUNCTION, "call_id": call.id, "name": call.name, "arguments": arguments}
+    return {
+        "type": FUNCTION,
+        "call_id": sent.id_of_call(call.id),
+        "name": sent.name(call.name),
+        "arguments": arguments,
+    }
 
 
-def _echoed(item: dict[str, object]) -> dict[str, object]:
-    arguments = item.get("arguments")
+def _echoed(item: dict[str, object], sent: SentCalls) -> dict[str, object]:
+    if item.get("type") not in CALLS:
+        return item
+    call_id, arguments = item.get("call_id") or item.get("id") or "", item.get("arguments")
+    echoed = {**item, "call_id": sent.id_of_call(str(call_id)), "name": sent.name(str(item.get("name") or ""))}
     broken = isinstance(arguments, str) and not parse_arguments(arguments)
-    return {**item, "arguments": _NO_ARGUMENTS} if broken and item.get("type") == FUNCTION else item
+    return {**echoed, "arguments": _NO_ARGUMENTS} if broken and item.get("type") == FUNCTION else echoed
 
 
 def _tool(tool: ToolSpec) -> dict[str, object]:

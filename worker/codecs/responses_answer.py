@@ -31,6 +31,8 @@ class ResponsesAnswer:
 
     pieces_below: tuple[str, ...] = ("delta",)
     finishing = False
+    ends_with_stream = False
+    stands = False
 
     def __init__(self, limits: StreamLimits, profile: Profile) -> None:
         strict = profile == "strict"

@@ -25,6 +25,7 @@ from worker.codecs.responses_missing import (
     filled,
     final_value,
     inner_id,
+    is_unsaid_call,
     whole_value,
 )
 from worker.codecs.responses_output import ITEM_ADDED, ITEM_DONE, Output
@@ -230,7 +231,8 @@ class Repairs:
         status = "incomplete" if response["status"] == "incomplete" else "completed"
         for item in list(self._output.in_order()):
             if item.final is None:
-                yield from self._complete(item.index, {"type": item.kind, "status": status}, sent=False)
+                ended = "incomplete" if is_unsaid_call(item) else status
+                yield from self._complete(item.index, {"type": item.kind, "status": ended}, sent=False)
         response["output"] = [
             filled(item, repeated.get(item.index) or item.final or {}) for item in self._output.in_order()
         ]

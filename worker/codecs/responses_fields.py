@@ -4,11 +4,11 @@ What belongs here: reading one field. What must not be known here: what came bef
 """
 
 from worker.codecs.events import Usage
+from worker.codecs.field_types import count_of, described, is_count
 from worker.codecs.limits import LimitPassedError, RuleBrokenError
 
 Fields = dict[str, object]
 
-_JSON_TYPES = {dict: "an object", list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
 _LARGEST_COUNT = 2**53 - 1
 
 
@@ -49,8 +49,8 @@ def objects_in(fields: Fields, key: str) -> list[Fields]:
 def index_in(fields: Fields, key: str, limit: int) -> int:
     """An index. Raises RuleBrokenError where it is none, LimitPassedError where it is beyond `limit`."""
     value = fields.get(key)
-    if type(value) is not int or value < 0:
-        raise RuleBrokenError("wrong_index", f"{key} must be a number from 0, not {_found(value)}")
+    if not is_count(value):
+        raise RuleBrokenError("wrong_index", f"{key} must be a number from 0, not {described(value)}")
     if value > limit:
         raise LimitPassedError("index_too_high", f"{key} is beyond the limit of {limit}")
     return value
@@ -64,7 +64,7 @@ def name_in(fields: Fields, key: str) -> str | None:
 
 def wrong_type(key: str, wanted: str, value: object) -> RuleBrokenError:
     """The error of a field with a value of the wrong type."""
-    return RuleBrokenError("wrong_type", f"{key} must be {wanted}, not {_found(value)}")
+    return RuleBrokenError("wrong_type", f"{key} must be {wanted}, not {described(value)}")
 
 
 def usage_of(raw: Fields) -> Usage:
@@ -73,12 +73,12 @@ def usage_of(raw: Fields) -> Usage:
     given = given if isinstance(given, dict) else {}
     made = made if isinstance(made, dict) else {}
     return Usage(
-        input_tokens=_count(raw.get("input_tokens")),
-        output_tokens=_count(raw.get("output_tokens")),
-        total_tokens=_count(raw.get("total_tokens")),
-        cached_input_tokens=_count(given.get("cached_tokens")),
-        reasoning_tokens=_count(made.get("reasoning_tokens")),
-        cache_write_input_tokens=_count(given.get("cache_write_tokens")),
+        input_tokens=count_of(raw.get("input_tokens")),
+        output_tokens=count_of(raw.get("output_tokens")),
+        total_tokens=count_of(raw.get("total_tokens")),
+        cached_input_tokens=count_of(given.get("cached_tokens")),
+        reasoning_tokens=count_of(made.get("reasoning_tokens")),
+        cache_write_input_tokens=count_of(given.get("cache_write_tokens")),
     )
 
 
@@ -93,11 +93,3 @@ def check_usage(raw: Fields) -> None:
     cached = usage.cached_input_tokens or 0
     if cached > (usage.input_tokens or 0):
         raise RuleBrokenError("wrong_usage", "usage: cached_tokens cannot be more than input_tokens")
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
-def _found(value: object) -> str:
-    return "a negative number" if type(value) is int and value < 0 else _JSON_TYPES.get(type(value), "null")

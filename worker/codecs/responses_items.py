@@ -4,26 +4,30 @@ What belongs here: the rules between an item's announcement, its streamed texts,
 the end. What must not be known here: other items, the order of events, repairs.
 """
 
+from worker.codecs.call_identity import bounded_id
 from worker.codecs.events import ToolCall
 from worker.codecs.limits import RuleBrokenError
 from worker.codecs.responses_fields import Fields, name_in, objects_in, text_in, text_or_none, wrong_type
 from worker.codecs.responses_parts import BY_PART, CALLS, INDEX_OF, MESSAGE, PLACES, REASONING, Channel, Streamed
-from worker.codecs.toolargs import parse_arguments
+from worker.codecs.toolargs import MAX_DEPTH, bounded_name, parse_arguments
+from worker.codecs.wirejson import is_nested_deeper
 
 _PART_FIELDS = {"type", "text"}
+_NOT_WHOLE = ("incomplete", "failed", "cancelled")
 _STREAMING = (*CALLS, MESSAGE, REASONING)
 
 
 class Item:
     """An item that was announced. `parts`: its texts, by place and index. `final`: its form when it was done.
 
-    `whole`: it was done, and not because the answer was cut off.
+    `whole`: it was done, and no form of it says that it was cut off.
     """
 
     __slots__ = ("call_id", "final", "index", "item_id", "kind", "name", "parts", "whole")
 
     def __init__(self, index: int, announced: Fields, *, strict: bool) -> None:
         """Raises RuleBrokenError where `announced` is no announcement. Its texts are taken as already streamed."""
+        _check_depth(announced)
         self.index = index
         self.kind = _identity(announced, "type")
         self.item_id = _identity(announced, "id")
@@ -48,6 +52,7 @@ class Item:
 
     def complete(self, given: Fields) -> None:
         """The item is done. Raises RuleBrokenError when that is not what was announced and streamed."""
+        _check_depth(given)
         self._check_identity(given, "item_changed")
         if self.kind in CALLS:
             self.call_id, self.name = self._final(given, "call_id", self.call_id), self._final(given, "name", self.name)
@@ -58,7 +63,7 @@ class Item:
                 raise RuleBrokenError("part_open", "the item is done before all its parts are")
         self._check_texts(given, empty_reasoning=True)
         self.final = given
-        self.whole = given.get("status") != "incomplete"
+        self.whole = given.get("status") not in _NOT_WHOLE
 
     def check_repeated(self, given: Fields, *, strict: bool) -> None:
         """The item is repeated at the end. Raises RuleBrokenError when it is another one."""
@@ -66,13 +71,16 @@ class Item:
         if self.kind in CALLS and (given.get("call_id"), given.get("name")) != (self.call_id, self.name):
             raise RuleBrokenError("output_changed", "call_id and name of an item must be those that were streamed")
         self._check_texts(given, empty_reasoning=not strict)
+        self.whole = self.whole and given.get("status") not in _NOT_WHOLE
 
     def as_call(self) -> ToolCall:
         """The tool call as far as it has come."""
         text = self.parts[PLACES[self.kind][0]][0].value()
-        # A call that was cut before its arguments asks for nothing; and a free text is no object even if it reads so.
-        readable = self.kind == CALLS[0] and (self.whole or bool(text.strip()))
-        return ToolCall(self.call_id, self.name, text, parse_arguments(text) if readable else None)
+        # A call that was cut asks for nothing, nor does one that nobody has said anything of yet; and a free text is no
+        # object even if it reads so.
+        readable = self.kind == CALLS[0] and (self.whole or (self.final is None and bool(text.strip())))
+        arguments = parse_arguments(text) if readable else None
+        return ToolCall(bounded_id(self.call_id), bounded_name(self.name), text, arguments)
 
     def _seed(self, place: str, announced: Fields, *, strict: bool) -> None:
         if place not in INDEX_OF:
@@ -126,6 +134,12 @@ def check_part(part: Fields, kind: str, *, strict: bool) -> None:
     """Raises RuleBrokenError when a part of a reasoning item has more than its type and its text."""
     if strict and kind == REASONING and set(part) != _PART_FIELDS:
         raise RuleBrokenError("part_fields", "a part of a reasoning item has a type and a text, and nothing else")
+
+
+def _check_depth(item: Fields) -> None:
+    """The item may have to go back to its provider, inside a request that can be written."""
+    if is_nested_deeper(item, MAX_DEPTH + 1):
+        raise RuleBrokenError("nested_too_deep", f"an item must not be nested deeper than {MAX_DEPTH} levels")
 
 
 def _check_announced(announced: Fields, kind: str, *, strict: bool) -> None:

@@ -9,7 +9,6 @@ Generators, because each event is taken before the next is asked for: what is mi
 import json
 from collections.abc import Generator, Iterator
 
-from worker.codecs.limits import RuleBrokenError
 from worker.codecs.responses_fields import Fields, name_in
 from worker.codecs.responses_items import Item
 from worker.codecs.responses_output import ITEM_ADDED, ITEM_DONE
@@ -106,6 +105,13 @@ def filled(item: Item, given: Fields) -> Fields:
     return repeated
 
 
+def is_unsaid_call(item: Item) -> bool:
+    """Whether an item is a tool call that was announced, and nothing else: whether it has arguments is not known."""
+    return item.kind in CALLS and not any(
+        part.done or part.value().strip() for part in item.parts[PLACES[item.kind][0]].values()
+    )
+
+
 def channel_of(part: object) -> Channel | None:
     """What a part streams, by its type."""
     return BY_PART.get(name_in(part, "type") or "") if isinstance(part, dict) else None
@@ -115,10 +121,7 @@ def as_text(value: object) -> object:
     """Arguments as text, also where a server sends the object itself."""
     if value is None:
         return ""
-    try:
-        return json.dumps(value) if isinstance(value, dict | list) else value
-    except RecursionError:
-        raise RuleBrokenError("wrong_type", "arguments must be text; these are nested too deeply") from None
+    return json.dumps(value) if isinstance(value, dict | list) else value
 
 
 def _parts(item: Item, place: str, final: Fields) -> Generator[Fields, None, None]:

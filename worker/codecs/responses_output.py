@@ -36,6 +36,7 @@ from worker.codecs.responses_parts import (
     Channel,
     Streamed,
 )
+from worker.codecs.toolargs import bounded_name
 
 ITEM_ADDED = "response.output_item.added"
 ITEM_DONE = "response.output_item.done"
@@ -124,7 +125,7 @@ class Output:
             if self._calls > self._limits.tool_calls:
                 message = f"the answer has more than {self._limits.tool_calls} tool calls"
                 raise LimitPassedError("too_many_tool_calls", message)
-            events.append(ToolCallOpened(index, item.name))
+            events.append(ToolCallOpened(index, bounded_name(item.name)))
         elif item.kind == MESSAGE:
             self._order.open((index, _LAST_PART))
         for parts in item.parts.values():

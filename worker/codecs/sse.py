@@ -19,6 +19,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LINE_FEED = 0x0A
 _COLON = 0x3A
 _LONGEST_RETRY = 15
+_MOST_LINES = 100_000
+"""Data lines of one event: an empty one costs more memory than the bytes that are counted."""
 
 
 class SseEvent(NamedTuple):
@@ -172,6 +174,9 @@ class SseDecoder:
         self._data_bytes += len(value) + 1
         if self._data_bytes > self._event_bytes:
             message = f"an event of the stream is longer than {self._event_bytes} bytes"
+            self._passed("event_too_long", message, items)
+        elif len(self._data) > _MOST_LINES:
+            message = f"an event of the stream has more than {_MOST_LINES} lines"
             self._passed("event_too_long", message, items)
 
     def _dispatch(self, items: list[SseItem], *, whole: bool) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 
+from worker.codecs.call_identity import LONGEST, bounded_id
 from worker.codecs.events import ToolCall
 from worker.codecs.wirejson import well_formed
 
@@ -86,14 +87,30 @@ class ToolCallPieces:
                 # Some servers give every call the index 0: then the id tells them apart.
                 found = self._by_id.get(call_id)
                 return found if found and found.index == index else None
+            if found and name and found.name not in (None, name) and not (call_id and found.call_id == call_id):
+                return None  # they give it without ids too: then another name opens another call
         if found is None and not call_id and not name and self._calls:
             return self._calls[-1]
         return found
 
     def calls(self, answer_id: str) -> tuple[ToolCall, ...]:
-        """The calls as far as they have come, by index. `answer_id` seeds the ids that the peer left out."""
+        """The calls as far as they have come, by index. `answer_id` seeds ids that the peer left out or gave twice."""
         ordered = sorted(self._calls, key=lambda call: call.index)
-        return tuple(_finished(call, position, answer_id) for position, call in enumerate(ordered))
+        given: set[str] = set()
+        calls = []
+        for position, call in enumerate(ordered):
+            call_id = None if call.call_id is None else bounded_id(well_formed(call.call_id))
+            if call_id is None or call_id in given:
+                call_id = _made_up_id(answer_id, position)
+            given.add(call_id)
+            arguments = well_formed("".join(call.pieces))
+            calls.append(ToolCall(call_id, bounded_name(call.name or ""), arguments, parse_arguments(arguments)))
+        return tuple(calls)
+
+
+def bounded_name(name: str) -> str:
+    """A tool's name as it is kept: no tool has one that is too long."""
+    return well_formed(name[:LONGEST])
 
 
 def parse_arguments(text: str) -> dict[str, object] | None:
@@ -126,12 +143,6 @@ def _is_too_deep(text: str) -> bool:
         elif found[0] in ("]", "}"):
             depth -= 1
     return False
-
-
-def _finished(call: _Call, position: int, answer_id: str) -> ToolCall:
-    arguments = well_formed("".join(call.pieces))
-    call_id = call.call_id or _made_up_id(answer_id, position)
-    return ToolCall(well_formed(call_id), well_formed(call.name or ""), arguments, parse_arguments(arguments))
 
 
 def _made_up_id(answer_id: str, position: int) -> str:

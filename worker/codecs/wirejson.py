@@ -5,13 +5,19 @@ not be known here: which fields mean what.
 
 Whole and valid JSON takes the fast path. Three flaws are read all the same, because nothing of the answer is in
 doubt: NaN and infinities (log probabilities), bytes that are not UTF-8 (replaced, as the SSE standard asks), and
-`\ud83d` escapes without their other half (a proxy that cuts text by UTF-16 units). Everything else is an error.
+`\ud83d` escapes without their other half (a proxy that cuts text by UTF-16 units). Everything else is an error, and so
+is JSON nested deeper than `MAX_DEPTH`: whatever walks through a value later may do so by recursion.
 """
 
 import json
 
 import orjson
 
+MAX_DEPTH = 128
+"""How deep objects and lists of a peer's JSON may be nested."""
+
+_MOST_FLAWED_BYTES = 256 * 1024
+"""What is longer and has a flaw is no JSON: it is repaired value by value, which takes long."""
 _HIGH_HALVES = ("\ud800", "\udbff")
 
 
@@ -22,13 +28,23 @@ def parse(data: bytes, pieces_below: tuple[str, ...] | None = None) -> tuple[obj
     there are pieces of a longer text; lists on the way do not count. Everywhere else halves become U+FFFD.
     """
     try:
-        return orjson.loads(data), False
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        pass
-    try:
-        return _repaired(json.loads(data.decode("utf-8", "replace")), pieces_below), True
-    except RecursionError:
-        raise ValueError("JSON nested too deeply") from None
+        return _repaired(_flawed(data), pieces_below), True
+    if len(data) > 2 * MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH:  # else it cannot be too deep
+        _check_depth(value)
+    return value, False
+
+
+def is_nested_deeper(value: object, depth: int) -> bool:
+    """Whether objects and lists of `value` are nested deeper than `depth`."""
+    level = [value]
+    for _ in range(depth + 1):
+        nested = [entry for entry in level if isinstance(entry, dict | list)]
+        if not nested:
+            return False
+        level = [below for entry in nested for below in (entry.values() if isinstance(entry, dict) else entry)]
+    return True
 
 
 def well_formed(text: str) -> str:
@@ -54,6 +70,26 @@ class HalfCharacter:
     def rest(self) -> str:
         """What is still held when nothing more can come: U+FFFD, or nothing."""
         return well_formed(self._held)
+
+
+def _flawed(data: bytes) -> object:
+    if len(data) > _MOST_FLAWED_BYTES:
+        raise ValueError(f"no JSON, or JSON with a flaw and longer than {_MOST_FLAWED_BYTES} bytes")
+    try:
+        value = json.loads(data.decode("utf-8", "replace"))
+    except RecursionError:
+        raise _too_deep() from None
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: object) -> None:
+    if is_nested_deeper(value, MAX_DEPTH):
+        raise _too_deep()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"JSON nested deeper than {MAX_DEPTH} levels")
 
 
 def _repaired(value: object, way: tuple[str, ...] | None) -> object:

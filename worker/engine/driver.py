@@ -15,19 +15,16 @@ from typing import Any
 from worker.codecs.events import ToolCall
 from worker.codecs.messages import Request
 from worker.engine.health import ProviderHealth
+from worker.engine.recording import Recording
 from worker.engine.toolbox import Toolbox
 from worker.errors import Fenced
-from worker.ids import approval_of, correlation_of
 from worker.observability import info, warn
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.lease import Grant
 from worker.turn import commands as c
 from worker.turn import outputs
-from worker.turn.batch import arguments_hash
 from worker.turn.events import Begin, Decided, Drain, Event, Sent, Tick
-from worker.turn.facts import ApprovalAsked, Committed, ToolEnded
 from worker.turn.machine import TurnMachine
-from worker.turn.resume import is_the_providers
 
 Attempt = Callable[[str, Request, int, int], AsyncIterator[list[Event]]]
 """Sends a request to a provider for (call, attempt) and gives what comes of it; closing it drops the connection."""
@@ -53,6 +50,7 @@ class TurnDriver:
         self._grant = grant
         self._machine = machine
         self._accumulator = accumulator
+        self._recording = Recording(grant, accumulator, health)
         self._attempt = attempt
         self._toolbox = toolbox
         self._health = health
@@ -64,6 +62,9 @@ class TurnDriver:
         self._renewal = asyncio.Event()
         self._ended = False
         self._lost = False
+        self._draining = False
+        self._has_tick = False
+        """A look at the clock is queued. A second one would keep the first from ever coming to its turn."""
         self._call_opened = 0.0
 
     # What the heartbeat and the process tell; all on the event loop.
@@ -77,10 +78,12 @@ class TurnDriver:
         """Another driver owns the turn: stop, and change nothing more."""
         self._lost = True
         self._renewal.set()
-        self._tell(Tick())
+        self._look_at_the_clock()
 
     def drain(self) -> None:
         """This process is shutting down."""
+        self._draining = True
+        self._renewal.set()
         self._tell(Drain())
 
     async def run(self) -> None:
@@ -108,6 +111,7 @@ class TurnDriver:
             if not self._queue.empty():  # what has arrived is older than this look at the clock
                 self._queue.put_nowait((arrived, event))
                 return
+            self._has_tick = False
             arrived = monotonic()
         for command in self._machine.handle(event, arrived):
             await self._perform(command)
@@ -115,6 +119,11 @@ class TurnDriver:
 
     def _tell(self, event: Event) -> None:
         self._queue.put_nowait((monotonic(), event))
+
+    def _look_at_the_clock(self) -> None:
+        if not self._has_tick:
+            self._has_tick = True
+            self._tell(Tick())
 
     # The timer.
 
@@ -132,7 +141,7 @@ class TurnDriver:
         self._timer = None
         deadline = self._machine.deadline()
         if deadline is not None and deadline <= monotonic():
-            self._tell(Tick())
+            self._look_at_the_clock()
         else:
             self._arm_timer()
 
@@ -150,32 +159,32 @@ class TurnDriver:
             case c.StageThinking(text):
                 self._accumulator.stage_thinking(text)
             case c.OpenCall(call, attempt, resumes_spent, is_new_call, request, provider):
-                await self._accumulator.open_call(call, attempt, resumes_spent, is_new_call)
+                await self._accumulator.open_call(call, attempt, resumes_spent, is_new_call, provider)
                 await self._read(provider, request, call, attempt)
             case c.ReopenCall(call, attempt, request, provider):
                 await self._read(provider, request, call, attempt)
             case c.OpenSidecar(attempt, request, provider):
                 await self._read(provider, request, 0, attempt)
+            case c.Blame(provider):
+                self._health.died(provider)
             case c.CloseCall():
                 if self._reader is not None:
                     self._reader.cancel()
             case c.CommitCall():
-                await self._commit(command)
+                await self._recording.commit(command, self._call_opened)
             case c.DiscardCall():
-                await self._discard(command)
+                await self._recording.discard(command)
             case c.RunTools():
                 await self._run_tools(command)
-            case c.RecordToolResult(call, index, _, result, failure):
-                fact = ToolEnded(call, index, result, failure)
-                await self._accumulator.record(fact, outputs.of_tool_result(command))
-            case c.RecordCompaction(fact=compacted):
-                await self._accumulator.record(compacted, outputs.of_compaction(command))
+            case c.RecordToolResult() | c.RecordCompaction():
+                await self._recording.fact(command)
             case c.AskApproval():
-                await self._ask(command)
+                await self._recording.ask(command, self._toolbox.approvals_expire_s)
             case c.Park():
                 await self._park()
             case c.Seal():
-                await self._seal(command)
+                await self._recording.seal(command)
+                self._ended = True
             case c.HandOff():
                 await self._accumulator.release()
                 info("turn_handed_off", turn=self._grant.turn)
@@ -195,63 +204,6 @@ class TurnDriver:
             for event in batch:
                 self._queue.put_nowait((arrived, event))
 
-    async def _commit(self, command: c.CommitCall) -> None:
-        fact = Committed(
-            command.call,
-            command.attempt,
-            command.text,
-            command.tool_calls,
-            command.finish_reason,
-            command.usage,
-            command.provider,
-            command.echo,
-        )
-        await self._accumulator.commit(fact, command.totals, outputs.of_commit(command))
-        self._health.completed(command.provider)
-        info(
-            "call_completed",
-            turn=self._grant.turn,
-            call=command.call,
-            attempt=command.attempt,
-            provider=command.provider,
-            finish_reason=command.finish_reason,
-            tool_calls=len(command.tool_calls),
-            characters=len(command.text),
-            input_tokens=command.usage.input_tokens if command.usage else None,
-            output_tokens=command.usage.output_tokens if command.usage else None,
-            took_s=round(monotonic() - self._call_opened, 3),
-        )
-
-    async def _discard(self, command: c.DiscardCall) -> None:
-        if command.provider and is_the_providers(command.reason):
-            self._health.died(command.provider)
-        await self._accumulator.discard(
-            command.call,
-            command.attempt,
-            command.totals,
-            outputs.of_discard(command),
-            resumes_spent=command.resumes_spent,
-            streamed=command.streamed,
-        )
-
-    async def _seal(self, command: c.Seal) -> None:
-        correlation = correlation_of(self._grant.turn, self._grant.nonce)
-        failure = command.failure
-        await self._accumulator.seal(
-            command.outcome, command.reason, failure, correlation, command.totals, outputs.of_seal(command, correlation)
-        )
-        info(
-            "turn_sealed",
-            turn=self._grant.turn,
-            session=self._grant.session,
-            outcome=command.outcome,
-            reason=command.reason,
-            code=failure.code if failure else None,
-            correlation_id=correlation if failure else None,
-            discarded_resume_attempts=command.totals.discarded_resume_attempts,
-        )
-        self._ended = True
-
     # Tools.
 
     async def _run_tools(self, command: c.RunTools) -> None:
@@ -263,12 +215,6 @@ class TurnDriver:
 
     async def _run_tool(self, call: int, index: int, tool_call: ToolCall) -> None:
         self._tell(await self._toolbox.run(self._grant, call, index, tool_call))
-
-    async def _ask(self, command: c.AskApproval) -> None:
-        fact = ApprovalAsked(command.call, command.index, arguments_hash(command.tool_call))
-        approval = approval_of(self._grant.turn, command.call, command.index)
-        request = outputs.of_ask(command, approval, self._grant.requester)
-        await self._accumulator.ask_approval(fact, request, self._toolbox.approvals_expire_s)
 
     async def _park(self) -> None:
         """Give the turn back until a person decides, unless somebody has decided just now."""
@@ -288,11 +234,12 @@ class TurnDriver:
     async def _hold_valid(self) -> None:
         """Wait until the lease is surely ours: a process that slept past it must not act outside the store.
 
-        After an outage of the store nobody has claimed the turn, and the next renewal ends the wait.
+        After an outage of the store nobody has claimed the turn, and the next renewal ends the wait; a process that
+        shuts down does not outstay its lease.
         """
         while not self._is_valid():
             self._renewal.clear()
-            if not self._lost:
+            if not (self._lost or self._draining):
                 await self._renewal.wait()
-            if self._lost:
+            if self._lost or (self._draining and not self._is_valid()):
                 raise Fenced(self._grant.turn)

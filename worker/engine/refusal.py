@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from worker.codecs.events import Failed
+from worker.codecs.foreign import error_in
 from worker.codecs.messages import Request
-from worker.codecs.provider_errors import failure_of
+from worker.codecs.provider_errors import TRANSIENT_STATUS, failure_of
+from worker.engine.quotes import quotable, quotable_with_code
 from worker.http import HttpFault, retry_after_s
 
 _CODES = {
@@ -36,16 +38,11 @@ _ADVICE = {
     "conflict": "it refuses the request",
     "refused": "it refuses the request",
 }
-_ASK_AGAIN = (408, 425, 429)
-_LONGEST_QUOTE = 300
-_WHOLE = 8
-_RUN = 24
-"""A quote repeats the conversation when it holds a whole text of so many characters, or a run of so many of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Whom we asked, and what. `provider`: its `[providers.NAME]`. `secrets`: values no message may repeat."""
+    """Whom we asked, and what. `provider`: its `[providers.NAME]`. `secrets`: see `worker.engine.quotes.secrets_of`."""
 
     provider: str
     secrets: tuple[str, ...] = field(repr=False)
@@ -110,7 +107,7 @@ def redirected(answer: Answer, target: str, asked: Asked) -> Refusal:
 def not_a_stream(answer: Answer, asked: Asked) -> Refusal:
     """The refusal of a success that holds no event stream: an error object after all, a page, or something else."""
     error, around = _error_of(answer.body)
-    if "error" in around:
+    if error_in(around):
         failure = failure_of(error, around)
         code = failure.failure if failure.failure in ("context_overflow", "content_filter") else "provider_error"
         said = _quote(failure.message, asked)
@@ -137,11 +134,15 @@ def _error_of(body: bytes) -> tuple[object, dict[str, object]]:
         found = found[0]
     if not isinstance(found, dict):
         return "", {}
-    error = found.get("error", found)
+    error = found.get("error")
+    if error:
+        return error, found
+    error = {key: value for key, value in found.items() if key != "error"}
     detail = found.get("detail")
-    if error is found and isinstance(detail, list):  # FastAPI lists what it did not like, and repeats our input
-        reasons = [str(each.get("msg")) for each in detail if isinstance(each, dict) and each.get("msg")]
-        error = {"message": "; ".join(reasons)} if reasons else found
+    if isinstance(detail, list):  # FastAPI lists what it did not like, and repeats our input
+        said = [each.get("msg") for each in detail if isinstance(each, dict)]
+        reasons = [each for each in said if isinstance(each, str) and each]
+        error = {"message": "; ".join(reasons)} if reasons else error
     return error, found
 
 
@@ -157,32 +158,17 @@ def _is_retryable(answer: Answer, code: str) -> bool:
     marked = answer.headers.get("x-should-retry", "").strip().lower()
     if marked == "false" or code in ("context_overflow", "content_filter", "quota"):
         return False
-    return marked == "true" or answer.status in _ASK_AGAIN or answer.status >= 500
+    return marked == "true" or answer.status in TRANSIENT_STATUS or answer.status >= 500
 
 
 def clean(failed: Failed, asked: Asked) -> Failed:
-    """The same failure, with none of our secrets and nothing of the conversation in its words."""
-    return replace(failed, message=_words(failed.message, asked) or "its message repeats the conversation")
+    """The same failure in words that may be shown: no secret, nothing of the conversation, one short line each."""
+    message, code = quotable_with_code(failed.message, failed.code or "", asked.secrets, asked.request)
+    return replace(failed, message=message or "its message may repeat the conversation", code=code or None)
 
 
 def _quote(said: str, asked: Asked) -> str:
     if not said.strip():
         return ""
-    words = _words(said, asked)
-    return f" It says: {words}" if words else " Its own message repeats the conversation and is left out."
-
-
-def _words(said: str, asked: Asked) -> str:
-    """The provider's own words: one short line, without our key; empty where they repeat the conversation."""
-    line = " ".join(said.split())
-    for secret in filter(None, asked.secrets):
-        line = line.replace(secret, "***")
-    return "" if _echoes(line, asked.request) else line[:_LONGEST_QUOTE]
-
-
-def _echoes(line: str, request: Request) -> bool:
-    texts = [" ".join(text.split()) for text in (request.instructions or "", *(each.text for each in request.messages))]
-    if any(text in line for text in texts if len(text) >= _WHOLE):
-        return True
-    runs = [line[start : start + _RUN] for start in range(len(line) - _RUN + 1)]
-    return any(run in text for text in texts for run in runs)
+    words = quotable(said, asked.secrets, asked.request)
+    return f" It says: {words}" if words else " Its own message may repeat the conversation and is left out."

@@ -8,11 +8,12 @@ completed nothing is one keepalive, and of several keepalives in a row one is to
 lives, however many there are. Reading stops at the terminal event, and the connection is dropped without a look at
 what may follow. Whoever closes the generator, or cancels the task that reads it, drops the connection too.
 
-What a body is, its bytes say and not its head: an event stream and a whole answer are read under every type.
+What a body is, its bytes say and not its head: an event stream and a whole answer are read under every type. An answer
+or an error that is one whole JSON document is told at once, though the peer holds the connection.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import cast
@@ -20,15 +21,17 @@ from typing import cast
 import httpx
 
 from worker.codecs.codec import Codec, Decoder, EncodedRequest
-from worker.codecs.events import Completed, Failed, Keepalive, StreamEvent
+from worker.codecs.events import SUBSTANTIVE, Completed, Failed, Keepalive, StreamEvent
 from worker.codecs.messages import Request
+from worker.engine.bodies import DocumentWatch, LinesWatch, first_byte
+from worker.engine.quotes import secrets_of
 from worker.engine.refusal import Answer, Asked, Refusal, clean, not_a_stream, redirected, refused, unreached
 from worker.http import HTTP_FAULTS, address_of, classify, connect_timeout, read_start
 from worker.turn.events import DeathKind, Died, Event, Heard, NotAnswered
 
 _ERROR_BODY_BYTES = 64 * 1024
 _ERROR_BODY_S = 10.0
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_DOCUMENT_BYTES = 1024 * 1024
 _DEATHS: dict[str, DeathKind] = {"timeout": "timeout", "malformed": "protocol"}
 _ENDED_EARLY: tuple[DeathKind, str] = ("end_of_stream", "the stream ended without its terminal mark")
 
@@ -38,7 +41,8 @@ class Endpoint:
     """Where a provider listens, and how it is asked.
 
     `name`: its `[providers.NAME]`. `base_url`: the path of the wire format is joined to it. `headers` go over our own.
-    `connect_timeout_s` bounds lookup, connection and TLS; `finish_grace_s` the wait for usage after the terminal mark.
+    `connect_timeout_s` bounds lookup, connection and TLS; `finish_grace_s` the wait for usage after the terminal mark,
+    or after the last of the answer where some of it came behind that mark.
     """
 
     name: str
@@ -54,11 +58,13 @@ async def attempt_events(  # noqa: PLR0913, PLR0917 - of whom, in which words, w
 ) -> AsyncGenerator[list[Event], None]:
     """Ask `request` and give what comes of it, batch by batch. The last event is terminal.
 
-    That is a `Heard` with `Completed` or `Failed`, a `NotAnswered`, or a `Died`. Never raises for the peer.
+    That is a `Heard` with `Completed` or `Failed`, a `NotAnswered`, or a `Died`. Never raises for the peer; what the
+    codec raises for a request that it cannot write is ours, and passes.
     """
-    asked = Asked(endpoint.name, (endpoint.api_key or "", *endpoint.headers.values()), request)
+    asked = Asked(endpoint.name, secrets_of(endpoint.api_key, endpoint.headers, endpoint.base_url), request)
+    encoded = codec.encode(request)
     try:
-        response = await client.send(_http_request(client, endpoint, codec, codec.encode(request)), stream=True)
+        response = await client.send(_http_request(client, endpoint, codec, encoded), stream=True)
     except HTTP_FAULTS as error:
         yield [_not_answered(unreached(classify(error), asked), call, attempt)]
         return
@@ -67,7 +73,7 @@ async def attempt_events(  # noqa: PLR0913, PLR0917 - of whom, in which words, w
             if response.status_code != 200:
                 yield [_not_answered(await _refusal(response, chunks, asked), call, attempt)]
                 return
-            reader = _Reader(chunks, codec.decoder(), endpoint.finish_grace_s)
+            reader = _Reader(chunks, codec.decoder, endpoint.finish_grace_s)
             while not reader.ended:
                 heard = await reader.read()
                 if reader.is_no_stream:
@@ -92,7 +98,7 @@ class _Reader:
     stream nor an answer, and `start` is how it began.
     """
 
-    def __init__(self, chunks: AsyncIterator[bytes], decoder: Decoder, finish_grace_s: float) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes], new_decoder: Callable[[], Decoder], finish_grace_s: float) -> None:
         self.ended = False
         self.death: tuple[DeathKind, str] | None = None
         self.is_no_stream = False
@@ -101,7 +107,10 @@ class _Reader:
         """The first byte that is no white space, once it has come."""
         self._said_something = False
         self._chunks = chunks
-        self._decoder = decoder
+        self._new_decoder = new_decoder
+        self._decoder = new_decoder()
+        self._document = DocumentWatch()
+        self._lines = LinesWatch()
         self._finish_grace_s = finish_grace_s
         self._deadline: float | None = None
 
@@ -123,12 +132,30 @@ class _Reader:
     def _take(self, data: bytes) -> list[StreamEvent]:
         heard = self._decoder.feed(data)
         if not self._said_something:
-            self.start += data[: _ERROR_BODY_BYTES - len(self.start)]
+            self._first = self._first or first_byte(self.start + data)
+            room = (_DOCUMENT_BYTES if self._first == b"{" else _ERROR_BODY_BYTES) - len(self.start)
+            self.start += data[:room]
+            if len(data) <= room and not _is_terminal(heard) and self._is_told_whole():
+                heard += self._decoder.close()
             self._look_at_start(heard)
         self.ended = _is_terminal(heard)
-        if self._deadline is None and self._decoder.finishing:
-            self._deadline = asyncio.get_running_loop().time() + self._finish_grace_s
+        self._bound_wait(heard)
         return _told_once(heard) or [Keepalive()]
+
+    def _bound_wait(self, heard: list[StreamEvent]) -> None:
+        """Usage does not put the deadline off, and what is said of the answer does: the mark before it was none."""
+        if not self._decoder.finishing:
+            self._deadline = None
+        elif self._deadline is None or any(isinstance(event, SUBSTANTIVE) for event in heard):
+            self._deadline = asyncio.get_running_loop().time() + self._finish_grace_s
+
+    def _is_told_whole(self) -> bool:
+        """Whether the body so far is one document that is an answer or an error; another decoder is asked."""
+        if self._first != b"{" or not self._document.is_whole(self.start):
+            return False
+        decoder = self._new_decoder()
+        told = [*decoder.feed(bytes(self.start)), *decoder.close()]
+        return _is_terminal(told) and not (isinstance(told[-1], Failed) and told[-1].code == "not_a_stream")
 
     def _end(self, death: tuple[DeathKind, str]) -> list[StreamEvent]:
         heard = self._decoder.close()
@@ -141,12 +168,10 @@ class _Reader:
     def _look_at_start(self, heard: list[StreamEvent]) -> None:
         if self._said_something:
             return
-        if not self._first:
-            self._first = bytes(self.start).lstrip().removeprefix(_BYTE_ORDER_MARK).lstrip()[:1]
         if heard and isinstance(failed := heard[-1], Failed):
             is_error_document = self._first in (b"{", b"[") and self._decoder.raw_error is not None
             self.is_no_stream = failed.code == "not_a_stream" or is_error_document
-        if self._first == b"<":  # a page: no need to wait for the end of its line
+        elif self._first == b"<" or self._lines.is_lines(self.start):  # no need to wait for the end
             self.is_no_stream = True
         self._said_something = any(not isinstance(event, Keepalive) for event in heard)
 
@@ -165,7 +190,7 @@ def _is_terminal(heard: list[StreamEvent]) -> bool:
 
 async def _refusal(response: httpx.Response, chunks: AsyncIterator[bytes], asked: Asked) -> Refusal:
     """Why an answer with another status than 200 gives no stream."""
-    body = await read_start(chunks, _ERROR_BODY_BYTES, _ERROR_BODY_S)
+    body = await read_start(chunks, _ERROR_BODY_BYTES, _ERROR_BODY_S, DocumentWatch().is_whole)
     answer = Answer(response.status_code, dict(response.headers), body, address_of(response.request.url))
     if response.status_code >= 400:
         return refused(answer, asked)

@@ -88,11 +88,14 @@ class ExecutionOutputAccumulator:
         self._history = keys.history(partition, grant.session)
         self._session_record = keys.session_record(partition, grant.session)
 
-    async def open_call(self, call: int, attempt: int, resumes_spent: int, is_new_call: bool) -> None:
-        """Record an attempt before its request is sent."""
+    async def open_call(
+        self, call: int, attempt: int, resumes_spent: int, is_new_call: bool, provider: str = ""
+    ) -> None:
+        """Record an attempt before its request is sent to `provider`."""
         before, self._attempt = self._attempt, (call, attempt)  # at once: it may be open although no answer came
         try:
-            await self._ops.take(_open_call, [self._record], (call, attempt), [resumes_spent, int(is_new_call)])
+            rest: list[Argument] = [resumes_spent, int(is_new_call), provider]
+            await self._ops.take(_open_call, [self._record], (call, attempt), rest)
         except LocalProtocolError:
             self._attempt = before
             raise
@@ -137,16 +140,18 @@ class ExecutionOutputAccumulator:
         *,
         resumes_spent: int | None = None,
         streamed: bool = False,
+        died: str = "",
     ) -> None:
         """Make void what the attempt staged. Nothing is emitted when no attempt is open.
 
         `resumes_spent`: resumes of the call with the one that follows; None: the count stays as it is. `streamed`:
-        content had come, in this attempt or in the one that it resumed; kept until a new call is opened.
+        content had come, in this attempt or in the one that it resumed; kept until a new call is opened. `died`: the
+        provider that it died of, when another attempt follows; kept until that one is opened.
         """
         self._staged = Staged()
         names = [self._record, self._open, self._out, self._log]
         resumes: Argument = "" if resumes_spent is None else resumes_spent
-        rest: list[Argument] = [encode_totals(totals), resumes, int(streamed), *map(encode_output, outputs)]
+        rest: list[Argument] = [encode_totals(totals), resumes, int(streamed), died, *map(encode_output, outputs)]
         await self._ops.take(_discard, names, (call, attempt), rest, logged=True)
         self._begin(None)
 

@@ -127,7 +127,6 @@ def _facts(entries: Sequence[bytes], text: bytes) -> tuple[tuple[Fact, ...], str
 def _progress(stored: dict[bytes, bytes], session_record: dict[bytes, bytes]) -> Progress:
     last_input_tokens = session_record.get(b"last_input_tokens")
     return Progress(
-        began=int(stored[b"calls"]) > 0,
         call=int(stored[b"call"]),
         attempt=int(stored[b"attempt"]),
         is_open=stored[b"open"] != b"",
@@ -137,6 +136,8 @@ def _progress(stored: dict[bytes, bytes], session_record: dict[bytes, bytes]) ->
         totals=decode_totals(stored[b"totals"]),
         last_input_tokens=int(last_input_tokens) if last_input_tokens else None,
         streamed=stored.get(b"streamed") == b"1",
+        provider=stored.get(b"provider", b"").decode(),
+        died=stored.get(b"died", b"").decode(),
         granted=frozenset(name.removeprefix(_GRANT).decode() for name in session_record if name.startswith(_GRANT)),
     )
 

@@ -10,8 +10,8 @@ another. Requests may come from any task.
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -57,14 +57,16 @@ class Connection:
         self._client: Client | None = None
         self._http: AnsweringTransport | None = None
         self._error: Exception | None = None
+        self._users = 0
+        self._retired = False
         self._settled = asyncio.Event()
         self._over = asyncio.Event()
         self._task = asyncio.create_task(self._own())  # noqa: TID251 - awaited by `ended`, told to end by `end`
 
     @property
     def client(self) -> Client | None:
-        """The session, or None when it is not open yet, or no more."""
-        return None if self._over.is_set() else self._client
+        """The session, or None when it is not open yet, or not for new requests any more."""
+        return None if self._over.is_set() or self._retired else self._client
 
     @property
     def has_ended(self) -> bool:
@@ -86,6 +88,25 @@ class Connection:
         if self._client is None:
             raise Unreachable(self._words())
         return self._client
+
+    @contextmanager
+    def in_use(self) -> Iterator[Client]:
+        """The open session, for one request."""
+        if self._client is None:
+            raise MCPError(types.CONNECTION_CLOSED, "the session is closed")
+        self._users += 1
+        try:
+            yield self._client
+        finally:
+            self._users -= 1
+            if self._retired:
+                self.retire()
+
+    def retire(self) -> None:
+        """Take no new requests, and close the session once those under way have their answers."""
+        self._retired = True
+        if not self._users:
+            self.end()
 
     def end(self) -> None:
         """Close the session, soon. Requests under way are answered with an error."""

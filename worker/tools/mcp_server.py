@@ -68,26 +68,27 @@ class McpServer:
         """All tools of the server, as it listed them last. Raises `ToolsUnavailable`."""
         async with self._lock:
             while True:
-                known = self._client() is not None
-                client = await self._opened()
+                known = self._connection is not None and self._connection.client is not None
+                connection = await self._opened()
                 if self._listed is not None and monotonic() < self._fresh_until:
                     return self._listed
                 try:
-                    return await self._list(client)
+                    with connection.in_use() as client:
+                        return await self._list(client)
                 except Exception as error:  # noqa: BLE001 - also what the library makes of a list that is none
-                    self._drop(client)
+                    connection.retire()
                     if not known:  # a session that has just been opened; an old one may have died unnoticed
                         raise self._unavailable(_not_listed(self._name, error)) from None
 
     async def call(self, name: str, arguments: Arguments, context: ToolContext) -> types.CallToolResult:
         """Call a tool. Raises `ToolFailed` and `BadArguments`, with words for the model."""
-        client = await self._reached()
+        connection = await self._reached()
         try:
-            return await self._ask(client, name, arguments, context)
+            return await self._ask(connection, name, arguments, context)
         except MCPError as error:
             if error.code != SESSION_GONE:
                 raise _refusal(self._name, error) from None
-        self._drop(client)  # the server knows the session no more, so it has run nothing
+        connection.retire()  # the server knows the session no more, so it has run nothing
         try:
             return await self._ask(await self._reached(), name, arguments, context)
         except MCPError as error:
@@ -96,27 +97,29 @@ class McpServer:
     async def close(self) -> None:
         """End the session, and the server's process if it is ours. No other is opened after that."""
         self._closed = True
-        if self._connection is not None:
-            self._connection.end()
-        await asyncio.gather(*(connection.ended() for connection in tuple(self._connections)))
+        for connection in self._connections:
+            connection.end()
+        await asyncio.gather(*(connection.ended() for connection in self._connections))
 
-    async def _reached(self) -> Client:
-        client = self._client()
-        if client is not None:
-            return client
+    async def _reached(self) -> Connection:
+        if self._connection is not None and self._connection.client is not None:
+            return self._connection
         try:
             async with self._lock:
                 return await self._opened()
         except ToolsUnavailable as error:
             raise ToolFailed(f"the tool did not run: {error}") from None
 
-    async def _ask(self, client: Client, name: str, arguments: Arguments, context: ToolContext) -> types.CallToolResult:
+    async def _ask(
+        self, connection: Connection, name: str, arguments: Arguments, context: ToolContext
+    ) -> types.CallToolResult:
         async def progressed(progress: float, total: float | None, message: str | None) -> None:
             del progress, total, message
             context.alive()
 
         try:
-            return await client.call_tool(name, dict(arguments), progress_callback=progressed)
+            with connection.in_use() as client:
+                return await client.call_tool(name, dict(arguments), progress_callback=progressed)
         except MCPError:
             raise
         except Exception as error:  # noqa: BLE001 - an answer that is not as the protocol or its own schema has it
@@ -127,14 +130,10 @@ class McpServer:
 
     # The session.
 
-    def _client(self) -> Client | None:
-        return None if self._connection is None else self._connection.client
-
-    async def _opened(self) -> Client:
+    async def _opened(self) -> Connection:
         """The open session, or a new one; called with the lock held."""
-        client = self._client()
-        if client is not None:
-            return client
+        if self._connection is not None and self._connection.client is not None:
+            return self._connection
         if self._closed:
             raise ToolsUnavailable(f"mcp.{self._name} cannot be reached: this process shuts down")
         wait_s = self._not_before - monotonic()
@@ -151,7 +150,7 @@ class McpServer:
                 self._mode = "legacy" if self._mode == "auto" else "auto"
             raise self._unavailable(f"mcp.{self._name} cannot be reached: {error}") from None
         info("mcp_server_connected", server=self._name, protocol=client.protocol_version)
-        return client
+        return connection
 
     def _unavailable(self, reason: str) -> ToolsUnavailable:
         """The error, after which nobody asks again for a while: twice as long as the last time."""
@@ -161,11 +160,6 @@ class McpServer:
         self._reason = reason
         warn("mcp_server_unavailable", server=self._name, failures=self._failures)
         return ToolsUnavailable(reason, wait_s)
-
-    def _drop(self, client: Client) -> None:
-        """End the session, unless another has taken its place already."""
-        if self._connection is not None and self._connection.client is client:
-            self._connection.end()
 
     # The listing.
 

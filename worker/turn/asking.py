@@ -1,12 +1,14 @@
-"""Whom a call asks.
+"""Whom a call asks, and what.
 
-What belongs here: the choice among the providers that a turn may ask. What must not be known here: why the last one
-died, how it is asked.
+What belongs here: the choice among the providers that a turn may ask, and the request to one. What must not be known
+here: why the last one died, how it is asked.
 """
 
 from collections.abc import Collection, Sequence
 
-from worker.turn.start import ProviderTerms
+from worker.codecs.messages import Request
+from worker.turn.start import ProviderTerms, TurnStart
+from worker.turn.transcript import Transcript
 
 
 def whom_to_ask(
@@ -26,3 +28,16 @@ def whom_to_ask(
         first = names.index(preferred)
     ring = [providers[(first + step) % len(providers)] for step in range(len(providers))]
     return next((provider for provider in ring if provider.name not in skipped), ring[0])
+
+
+def request_to(start: TurnStart, transcript: Transcript, provider: ProviderTerms) -> Request:
+    """The next request of a turn to one provider."""
+    return Request(
+        model=provider.model,
+        messages=transcript.messages(provider.name),
+        instructions=start.instructions,
+        tools=start.tools,
+        max_tokens=start.max_tokens,
+        temperature=start.temperature,
+        extra_body=provider.extra_body,
+    )

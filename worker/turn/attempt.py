@@ -1,10 +1,13 @@
-"""The attempt that is open right now.
+"""The attempt that is open right now, and the wait for the next try.
 
 What belongs here: what has been heard of it, and what the next attempt inherits. What must not be known here: what its
 end leads to.
 """
 
+from dataclasses import dataclass
+
 from worker.codecs.events import SUBSTANTIVE, ReasoningDelta, StreamEvent, TextDelta
+from worker.turn.commands import Failure
 from worker.turn.start import ProviderTerms
 from worker.turn.watchdog import Watchdog
 
@@ -46,7 +49,8 @@ class Attempt:
     def heard(self, event: StreamEvent, now: float) -> None:
         """Take one event of the stream."""
         if isinstance(event, SUBSTANTIVE):
-            self.watchdog.progressed(now, thinks=isinstance(event, ReasoningDelta))
+            says_nothing = isinstance(event, ReasoningDelta) or (isinstance(event, TextDelta) and event.text.isspace())
+            self.watchdog.progressed(now, thinks=says_nothing)
             if self.first_content_at is None:
                 self.first_content_at = now
         else:
@@ -68,3 +72,16 @@ class Attempt:
 
     def _guard(self, now: float, *, streamed: bool) -> Watchdog:
         return Watchdog(self.terms.watchdog, now, streamed=streamed, detects_stalls=not self._is_last)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Until when, for which attempt, and what is said if no try follows.
+
+    `reopens`: the same attempt is sent again; else it is dead and discarded, and the next one follows.
+    """
+
+    until: float
+    attempt: Attempt
+    cause: Failure
+    reopens: bool

@@ -12,7 +12,7 @@ from worker.output.approvals import APPROVE_ONCE, APPROVE_SESSION, EXPIRED
 from worker.turn import verdict
 from worker.turn.commands import AskApproval, Command, RecordToolResult, RunTools
 from worker.turn.events import ToolFinished
-from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, ToolEnded
+from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, ToolEnded, ToolStarted
 from worker.turn.recurrence import REPEATED, Recurrence
 from worker.turn.start import TurnStart
 from worker.turn.transcript import Transcript
@@ -43,11 +43,6 @@ class ToolBatch:
         self._offered = tuple(tool.name for tool in start.tools)
         self._transcript = transcript
         self._recurrence = recurrence
-
-    @property
-    def is_over(self) -> bool:
-        """Whether every tool call has its result."""
-        return not self.running and not self.waiting
 
     def begin(self) -> list[Command]:
         """Take up every tool call that has no result yet."""
@@ -91,6 +86,7 @@ class ToolBatch:
                     commands.append(AskApproval(asked.call, index, tool_call, self._committed.attempt))
             else:
                 self.running.add(index)
+                self._transcript.add(ToolStarted(self._committed.call, index))
                 runnable.append((index, tool_call))
         if runnable:
             commands.append(RunTools(self._committed.call, tuple(runnable), self._committed.attempt))
@@ -119,9 +115,13 @@ class ToolBatch:
         return None
 
     def _needs_a_person(self, index: int, tool_call: ToolCall) -> bool:
-        if tool_call.name not in self._start.asks or tool_call.name in self._granted:
+        if index in self._transcript.decided or index in self._transcript.started:
             return False
-        return index not in self._transcript.decided and index not in self._transcript.started
+        if (
+            index in self._transcript.asked
+        ):  # a question once asked needs its own answer, whatever was granted meanwhile
+            return True
+        return tool_call.name in self._start.asks and tool_call.name not in self._granted
 
     def _record(self, index: int, result: str, failure: str | None) -> RecordToolResult:
         call, tool_call = self._committed.call, self._committed.tool_calls[index]

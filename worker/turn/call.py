@@ -8,17 +8,15 @@ has left no trace in the transcript, so the next attempt sends the same request.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from worker.codecs.events import SUBSTANTIVE, Completed, Failed, ReasoningDelta, StreamEvent, TextDelta
 from worker.codecs.messages import Request
 from worker.turn import ends, failures, resume
 from worker.turn.asking import whom_to_ask
-from worker.turn.attempt import Attempt
+from worker.turn.attempt import Attempt, Wait
 from worker.turn.commands import (
     CloseCall,
     Command,
-    DiscardCall,
     Failure,
     OpenCall,
     ReopenCall,
@@ -33,19 +31,6 @@ from worker.turn.usage import Tally
 from worker.turn.verdict import Ending
 
 RequestFor = Callable[[ProviderTerms], Request]
-
-
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """Until when, for which attempt, and what is said if no try follows.
-
-    `reopens`: the same attempt is sent again; else it is dead and discarded, and the next one follows.
-    """
-
-    until: float
-    attempt: Attempt
-    cause: Failure
-    reopens: bool
 
 
 class Call:
@@ -70,13 +55,15 @@ class Call:
         self._draining = draining
         self._attempt: Attempt | None = None
         """Opened, and neither committed nor discarded."""
-        self._wait: _Wait | None = None
+        self._wait: Wait | None = None
         self._opened_at: float | None = None
         self._first_content_at: float | None = None
         """Of any attempt."""
         self.attempts = 0
         """Number of the last attempt that was opened."""
         self.resumes_spent = 0
+        self.asked = ""
+        """Name of the provider that was asked last."""
 
     def open(  # noqa: PLR0913 - what the attempt begins with, each by its name
         self,
@@ -87,8 +74,9 @@ class Call:
         streamed: bool = False,
         preferred: str = "",
         died: str = "",
+        before: str = "",
     ) -> list[Command]:
-        """Send attempt number `attempt`. `streamed`: the one before had died in mid-stream.
+        """Send attempt number `attempt`. `streamed`: the one before, at provider `before`, had died in mid-stream.
 
         `preferred`, `died`: names of providers, as in `whom_to_ask`. What the dead attempt had streamed says nothing of
         another provider, which has to begin anew.
@@ -100,14 +88,20 @@ class Call:
             provider,
             now,
             resumes_spent=resumes_spent,
-            streamed=streamed and died in ("", provider.name),
+            streamed=streamed and before == provider.name,
             is_last=resume.is_last_attempt(limits.resume_budget, resumes_spent),
         )
         if self._opened_at is None:
             self._opened_at = now
-        self.attempts, self.resumes_spent = attempt, resumes_spent
+        self.attempts, self.resumes_spent, self.asked = attempt, resumes_spent, provider.name
         self.state = State.CALLING
         return [OpenCall(self.number, attempt, resumes_spent, attempt == 1, self._request(provider), provider.name)]
+
+    def open_after(self, overflowed: "Call", now: float) -> list[Command]:
+        """Send the next attempt of a call that overflowed to the same provider; it costs no resume."""
+        commands = self.open(overflowed.attempts + 1, overflowed.resumes_spent, now, preferred=overflowed.asked)
+        self._opened_at, self._first_content_at = overflowed._opened_at, overflowed._first_content_at  # noqa: SLF001
+        return commands
 
     def sent(self, now: float) -> None:
         """The request of the open attempt goes out."""
@@ -159,18 +153,22 @@ class Call:
         if answer.code == "context_overflow":
             return self._overflows(cause)
         if not answer.retryable:
+            return self._give_up("refused", cause)
+        is_spent = attempt.retries >= terms.transport_retries
+        if is_spent:
+            cause = failures.retries_spent(cause, terms.name, attempt.retries + 1, terms.transport_retries)
+        asks_to_stay_away = (answer.retry_after or 0) > terms.transport_backoff_max_s
+        if (is_spent or asks_to_stay_away) and self._has_another(attempt):
+            return self._die("not_answered", cause, now)
+        if is_spent:
             failure = cause
-        elif attempt.retries >= terms.transport_retries:
-            failure = failures.retries_spent(cause, terms.name, attempt.retries + 1, terms.transport_retries)
-            if len(self._terms.providers) > 1:
-                return self._die("not_answered", failure, now, answer.retry_after)
         elif self._draining:
             failure = failures.draining(cause)
         elif now + wait_s >= self._terms.turn_deadline:
             failure = failures.no_time_left(cause, wait_s)
         else:
             attempt.retries += 1
-            return self._try_again(_Wait(now + wait_s, attempt, cause, reopens=True), now)
+            return self._try_again(Wait(now + wait_s, attempt, cause, reopens=True), now)
         return self._give_up("not_answered", failure)
 
     def died(self, death: Died, now: float) -> list[Command]:
@@ -209,16 +207,7 @@ class Call:
             return []
         return [
             CloseCall(),
-            DiscardCall(
-                self.number,
-                attempt.number,
-                reason,
-                attempt.streamed_bytes,
-                self._tally.totals,
-                resumes_spent,
-                attempt.terms.name,
-                attempt.watchdog.streamed,
-            ),
+            ends.discard(self.number, attempt, reason, self._tally.totals, resumes_spent),
         ]
 
     def _completed(self, completed: Completed) -> list[Command]:
@@ -248,8 +237,17 @@ class Call:
         self.overflow = cause
         return self.abandon("context_overflow")
 
+    def _has_another(self, attempt: Attempt) -> bool:
+        """Whether the call may be resumed, and then asks another provider."""
+        terms = self._terms
+        if self._draining or resume.is_last_attempt(terms.limits.resume_budget, attempt.resumes_spent):
+            return False
+        return whom_to_ask(terms.providers, terms.skipped(), died=attempt.terms.name).name != attempt.terms.name
+
     def _die(self, reason: str, cause: Failure, now: float, retry_after: float | None = None) -> list[Command]:
         attempt, budget = self._open_attempt(), self._terms.limits.resume_budget
+        if self._has_another(attempt):
+            retry_after = None  # that is what the dead one asks for
         wait_s = resume.resume_wait(self._terms.limits.resume_backoff_s, self._terms.jitter(), retry_after)
         if self._draining:
             return self._give_up(reason, failures.draining(cause))
@@ -263,14 +261,14 @@ class Call:
             ends.resume_warning(
                 self.number, attempt, reason, budget, now - attempt.opened_at, wait_s, self._tally.totals
             ),
-            *self._try_again(_Wait(now + wait_s, attempt, cause, reopens=False), now),
+            *self._try_again(Wait(now + wait_s, attempt, cause, reopens=False), now),
         ]
 
     def _give_up(self, reason: str, failure: Failure) -> list[Command]:
         self.ending = Ending("failed", None, failure)
         return self.abandon(reason)
 
-    def _try_again(self, wait: _Wait, now: float) -> list[Command]:
+    def _try_again(self, wait: Wait, now: float) -> list[Command]:
         if now < wait.until:
             self._wait = wait
             self.state = State.WAITING
@@ -279,7 +277,9 @@ class Call:
         attempt = wait.attempt
         if not wait.reopens:
             streamed, died = attempt.watchdog.streamed, attempt.terms.name
-            return self.open(attempt.number + 1, attempt.resumes_spent + 1, now, streamed=streamed, died=died)
+            return self.open(
+                attempt.number + 1, attempt.resumes_spent + 1, now, streamed=streamed, died=died, before=died
+            )
         attempt.sent_again(now)
         self.state = State.CALLING
         return [ReopenCall(self.number, attempt.number, self._request(attempt.terms), attempt.terms.name)]

@@ -49,6 +49,13 @@ class OpenSidecar:
 
 
 @dataclass(frozen=True, slots=True)
+class Blame:
+    """An attempt beside the turn died of its provider; an attempt of the turn says so by its `DiscardCall`."""
+
+    provider: str
+
+
+@dataclass(frozen=True, slots=True)
 class CloseCall:
     """Stop reading the current attempt and drop its connection."""
 
@@ -103,11 +110,11 @@ class CommitCall:
 class DiscardCall:
     """The attempt is dead: whatever it staged is void. `streamed_bytes`: UTF-8 bytes of text it had streamed.
 
-    `reason`, one word: a budget of the watchdog, a kind of death, a failure class, or `takeover`, `drain`,
-    `turn_deadline`, `not_answered`, `several_choices`. `resumes_spent`: resumes of the call with the one that was just
-    decided on, stored with the discard so that whoever goes on knows of it; None: none was, and the count stays.
-    `provider`: who was asked; empty: not known (a takeover). `streamed`: content had come, in this attempt or in the
-    one that it resumed; stored for whoever makes the next attempt.
+    `reason`, one word: a budget of the watchdog, a kind of death, a failure class (`refused` also of a request that got
+    no stream), or `takeover`, `drain`, `turn_deadline`, `not_answered`, `several_choices`. `resumes_spent`: resumes of
+    the call with the one that was just decided on, stored with the discard so that whoever goes on knows of it; None:
+    none was, and the count stays. `provider`: who was asked; empty: not known. `streamed`: content had come, in this
+    attempt or in the one that it resumed; stored for whoever makes the next attempt.
     """
 
     call: int
@@ -185,12 +192,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The turn ends. Nothing follows; tools that still run are cancelled."""
+    """The turn ends. Nothing follows; tools that still run are cancelled.
+
+    `has_untold_discards`: attempts were discarded since usage was last told.
+    """
 
     outcome: Outcome
     reason: str | None
     failure: Failure | None
     totals: UsageTotals
+    has_untold_discards: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +228,7 @@ Command = (
     | RunTools
     | RecordToolResult
     | OpenSidecar
+    | Blame
     | AskApproval
     | Park
     | RecordCompaction

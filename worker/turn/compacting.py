@@ -11,13 +11,14 @@ from worker.codecs.events import Usage
 from worker.turn.asking import whom_to_ask
 from worker.turn.commands import CloseCall, Command, Failure, RecordCompaction, Warn
 from worker.turn.compaction import Plan, Strategy, is_due, with_summary, without_summary
-from worker.turn.events import Event
+from worker.turn.events import Event, Tick
 from worker.turn.facts import Compacted
 from worker.turn.sidecar import Sidecar
 from worker.turn.start import CallTerms, CompactionTerms
 from worker.turn.transcript import Transcript
 from worker.turn.usage import Tally
 
+_LATE = Failure("timeout", "timeout", "The summary took too long (compaction.timeout_s).")
 _GROWTH = 0.1
 """Share of the context by which the input must have grown since the last time, or it would be done before each call."""
 
@@ -50,8 +51,11 @@ class Compacting:
         self._forced = False
         self._plan: Plan | None = None
         self._sidecar: Sidecar | None = None
-        self._failed_at: int | None = None
-        """The input tokens at which no summary could be had."""
+        self._timeout_s = terms.timeout_s if terms is not None else 0.0
+        self._until = 0.0
+        """When the call beside the turn is given up."""
+        self._tried_at: int | None = None
+        """The input tokens at which the last summary was asked for."""
 
     def may_force(self, call: int) -> bool:
         """Whether call number `call` may be asked once more, made shorter, because it overflowed."""
@@ -60,10 +64,13 @@ class Compacting:
         facts = self._transcript.facts
         return not any(isinstance(fact, Compacted) and fact.forced and fact.before_call == call for fact in facts)
 
-    def begin(self, call: int, preferred: str, now: float, *, forced: bool) -> list[Command]:
+    def begin(
+        self, call: int, preferred: str, now: float, *, forced: bool = False, draining: bool = False
+    ) -> list[Command]:
         """Look whether the conversation must be made shorter before call number `call`, and do it.
 
-        `preferred`: as in `whom_to_ask`. `forced`: the provider has said that the context overflowed.
+        `preferred`: as in `whom_to_ask`. `forced`: the provider has said that the context overflowed. `draining`: this
+        process shuts down, so nothing is tried twice.
         """
         self._number, self._forced, self.helped = call, forced, False
         try:
@@ -74,9 +81,12 @@ class Compacting:
             return []
         if self._plan.summary_request is None:
             return self._record(without_summary(self._plan))
-        self.is_over = False
-        self._sidecar = Sidecar(self._plan.summary_request, self._plan.instructions, self._call_terms)
-        return self._sidecar.open(now)
+        self.is_over, self._tried_at = False, self._tally.last_input_tokens
+        self._until = now + min(self._timeout_s, (self._call_terms.turn_deadline - now) / 2)
+        self._sidecar = Sidecar(
+            self._plan.summary_request, self._plan.instructions, self._call_terms, draining=draining
+        )
+        return self._sidecar.open(now, preferred=preferred)
 
     def listens_to(self, call: int, attempt: int) -> bool:
         """Whether the stream of (`call`, `attempt`) is the one that is read."""
@@ -85,13 +95,16 @@ class Compacting:
     def deadline(self) -> float:
         """When the call beside the turn needs a look at the clock."""
         assert self._sidecar is not None, "asked only while it runs"
-        return self._sidecar.deadline()
+        return min(self._sidecar.deadline(), self._until)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event of the call beside the turn."""
         sidecar, plan = self._sidecar, self._plan
         assert sidecar is not None, "asked only while it runs"
         assert plan is not None, "asked only while it runs"
+        if isinstance(event, Tick) and now >= self._until:
+            self._end()
+            return [CloseCall(), *self._failed("timeout", Usage()), *self._record(without_summary(plan), None, _LATE)]
         return self._taken(sidecar.handle(event, now), sidecar, plan)
 
     def drain(self) -> list[Command]:
@@ -106,18 +119,17 @@ class Compacting:
         self._end()
         if result.failure is None:
             return commands + self._record(with_summary(plan, result.text), sidecar)
-        self._failed_at = self._tally.last_input_tokens
-        usage = result.usage or Usage()
-        warning = Warn(
-            "compaction_failed",
-            (
-                ("call", self._number),
-                ("code", result.failure.code),
-                ("input_tokens", usage.input_tokens),
-                ("output_tokens", usage.output_tokens),
-            ),
+        warning = self._failed(result.failure.code, result.usage or Usage())
+        return [*commands, *warning, *self._record(without_summary(plan), sidecar, result.failure)]
+
+    def _failed(self, code: str, usage: Usage) -> list[Command]:
+        fields = (
+            ("call", self._number),
+            ("code", code),
+            ("input_tokens", usage.input_tokens),
+            ("output_tokens", usage.output_tokens),
         )
-        return [*commands, warning, *self._record(without_summary(plan), sidecar, result.failure)]
+        return [Warn("compaction_failed", fields)]
 
     def abandon(self) -> list[Command]:
         """Stop the call beside the turn, if one runs."""
@@ -145,8 +157,9 @@ class Compacting:
     def _has_grown(self, tokens: int | None, context: int | None) -> bool:
         if self._transcript.compacted is not None:
             return False
-        marks = [mark for mark in (self._transcript.tokens_after_compaction, self._failed_at) if mark is not None]
-        return not marks or (tokens or 0) >= max(marks) + _GROWTH * (context or 0)
+        after = self._transcript.tokens_after_compaction
+        mark = self._tried_at if after is None else after
+        return mark is None or (tokens or 0) >= mark + _GROWTH * (context or 0)
 
     def _record(
         self, fact: Compacted | None, sidecar: Sidecar | None = None, failure: Failure | None = None

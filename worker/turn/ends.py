@@ -1,4 +1,4 @@
-"""The two ends of an attempt that are told in full: the commit of one that completed, the warning of one that died.
+"""The ends of an attempt: the commit of one that completed, the discard of one that died, the warning before the next.
 
 What belongs here: what each says. What must not be known here: when an attempt ends, what follows.
 """
@@ -7,8 +7,8 @@ from worker.codecs.events import Completed
 from worker.codecs.messages import Echo
 from worker.turn import verdict
 from worker.turn.attempt import Attempt
-from worker.turn.commands import CommitCall, Timing, Warn
-from worker.turn.facts import Committed
+from worker.turn.commands import Command, CommitCall, DiscardCall, Timing, Warn
+from worker.turn.facts import Committed, Progress
 from worker.turn.usage import Tally, UsageTotals
 
 
@@ -43,6 +43,30 @@ def commit(fact: Committed, attempt: Attempt, tally: Tally, first_delta_s: float
         echo=fact.echo,
         timing=Timing(first_delta_s, None if own is None else own - attempt.opened_at),
     )
+
+
+def discard(call: int, attempt: Attempt, reason: str, totals: UsageTotals, resumes_spent: int | None) -> DiscardCall:
+    """The discard of an attempt of ours. `reason`, `resumes_spent`: as in `DiscardCall`."""
+    return DiscardCall(
+        call=call,
+        attempt=attempt.number,
+        reason=reason,
+        streamed_bytes=attempt.streamed_bytes,
+        totals=totals,
+        resumes_spent=resumes_spent,
+        provider=attempt.terms.name,
+        streamed=attempt.watchdog.streamed,
+    )
+
+
+def void(progress: Progress, tally: Tally) -> list[Command]:
+    """Some driver came before: whatever it staged is void, known to be open or not."""
+    if not progress.call:
+        return []
+    if progress.is_open:
+        tally.discarded()
+    streamed = progress.streamed
+    return [DiscardCall(progress.call, progress.attempt, "takeover", 0, tally.totals, streamed=streamed)]
 
 
 def resume_warning(  # noqa: PLR0913, PLR0917 - all that the log line says

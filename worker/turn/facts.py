@@ -94,14 +94,14 @@ Fact = Committed | ToolStarted | ToolEnded | ApprovalAsked | ApprovalDecided | C
 class Progress:
     """The counters of a turn as the store holds them.
 
-    `began`: some driver opened a call or more. `call`, `attempt`: the last attempt that was opened (0: none);
+    `call`, `attempt`: the last attempt that was opened (0: none);
     `is_open`: it has neither committed nor been discarded. `resumes_spent`: resumes of that call. `calls`: calls
     opened so far. `crashes`: drivers that vanished. `last_input_tokens`: of the session's last completed call.
-    `streamed`: the last attempt that was discarded had streamed content. `granted`: names of tools that a person has
+    `streamed`: the last attempt that was discarded had streamed content. `provider`: who was asked last; `died`: the
+    same, when the attempt died of it and the next one is due. `granted`: names of tools that a person has
     approved for the rest of the session.
     """
 
-    began: bool = False
     call: int = 0
     attempt: int = 0
     is_open: bool = False
@@ -111,4 +111,6 @@ class Progress:
     totals: UsageTotals = NO_USAGE
     last_input_tokens: int | None = None
     streamed: bool = False
+    provider: str = ""
+    died: str = ""
     granted: frozenset[str] = frozenset()

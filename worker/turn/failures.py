@@ -6,6 +6,7 @@ A message says what happened, the number, and the setting that changes it. It ho
 what a provider wrote about its own error is kept, on one line and cut to a length.
 """
 
+import re
 from dataclasses import replace
 
 from worker.codecs.events import Failed
@@ -15,6 +16,7 @@ from worker.turn.events import DeathKind, Died, NotAnswered
 from worker.turn.watchdog import Budget
 
 _QUOTE_LIMIT = 300
+_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 
 _SILENCES: dict[Budget, tuple[str, str]] = {
     "stall": ("sent no text, reasoning or tool call for {:g} s in mid-stream", "stall_timeout_s"),
@@ -102,14 +104,14 @@ def several_choices(provider: str, choices: int) -> Failure:
 
 def unknown_tool(name: str) -> Failure:
     """The model called a tool although none was offered."""
-    message = f"The model called a tool{_quoted(name)}, but the agent offers none; see the agent's tools setting."
+    message = f"The model called a tool{_named(name)}, but the agent offers none; see the agent's tools setting."
     return Failure("provider_failure", "unknown_tool", message)
 
 
 def tool_loop(name: str) -> Failure:
     """The model called the same tool with the same arguments and the same result over and over."""
     message = (
-        f"The model went on calling the tool{_quoted(name)} with the same arguments although the result was the same "
+        f"The model went on calling the tool{_named(name)} with the same arguments although the result was the same "
         "each time and it had been told so."
     )
     return Failure("provider_failure", "tool_loop", message)
@@ -160,6 +162,11 @@ def _because(failure: Failure, why: str) -> Failure:
 
 def _coded(error: Failed) -> str:
     return f" ({' '.join(error.code.split())[:64]})" if error.code else ""
+
+
+def _named(tool: str) -> str:
+    """A name that a tool could have; what a model writes beyond that is its text."""
+    return f" {tool}" if _NAME.fullmatch(tool) else ""
 
 
 def _quoted(text: str) -> str:

@@ -7,19 +7,21 @@ the committed facts, so a driver that takes over comes to what the one before it
 """
 
 from collections.abc import Callable, Collection
+from functools import partial
 
-from worker.codecs.messages import Request
 from worker.errors import LocalProtocolError
 from worker.turn import failures, verdict
+from worker.turn.asking import request_to
 from worker.turn.batch import ToolBatch
 from worker.turn.call import Call
-from worker.turn.commands import Command, DiscardCall, Failure, HandOff, Park, Seal
+from worker.turn.commands import Command, Failure, HandOff, Park, Seal
 from worker.turn.compacting import Compacting
 from worker.turn.compaction import DEFAULT, Strategy
+from worker.turn.ends import void
 from worker.turn.events import Begin, Decided, Died, Drain, Event, Heard, NotAnswered, Sent, Tick, ToolFinished
 from worker.turn.facts import Committed, Compacted
 from worker.turn.recurrence import Recurrence
-from worker.turn.start import CallTerms, ProviderTerms, TurnLimits, TurnStart
+from worker.turn.start import CallTerms, TurnLimits, TurnStart
 from worker.turn.states import TRANSITIONS, Kind, State, kind_of
 from worker.turn.transcript import Transcript
 from worker.turn.usage import Tally
@@ -98,6 +100,8 @@ class TurnMachine:
                 return self._begin(now)
             case ToolFinished():
                 return self._of_the_batch(lambda batch: batch.finished(event), now)
+            case Decided() if now >= self._turn_deadline:
+                return [self._fail(failures.turn_deadline())]
             case Decided(decisions):
                 return self._of_the_batch(lambda batch: batch.decided(decisions), now)
             case Drain():
@@ -113,23 +117,26 @@ class TurnMachine:
 
     def _begin(self, now: float) -> list[Command]:
         progress = self._start.progress
-        commands: list[Command] = []
-        if progress.call:  # some driver came before: whatever it staged is void, known to be open or not
-            if progress.is_open:
-                self._tally.discarded()
-            commands.append(DiscardCall(progress.call, progress.attempt, "takeover", 0, self._tally.totals))
+        commands = void(self._start.progress, self._tally)
+        last = self._transcript.last
+        has_completed = last is not None and last.call >= progress.call
+        ending = self._ending(last) if last is not None and has_completed else None
+        if ending is not None:
+            return [*commands, self._seal(ending)]
         if progress.crashes > self._limits.crash_cap:
             failure = failures.crash_cap(progress.crashes, self._limits.crash_cap)
             return [*commands, self._seal(Ending("dead", None, failure))]
-        last = self._transcript.last
-        if last is not None and last.call >= progress.call:
+        if last is not None and has_completed:
             return commands + self._settle(last, now)
         return commands + self._next_call(now)
 
+    def _ending(self, committed: Committed) -> Ending | None:
+        offered = tuple(tool.name for tool in self._start.tools)
+        return verdict.ending(committed, offered, may_nudge=self._may_nudge())
+
     def _settle(self, committed: Committed, now: float) -> list[Command]:
         """What follows from the last call that completed, heard just now or read in the journal."""
-        offered = tuple(tool.name for tool in self._start.tools)
-        ending = verdict.ending(committed, offered, may_nudge=self._may_nudge())
+        ending = self._ending(committed)
         if ending is not None:
             return [self._seal(ending)]
         if now >= self._turn_deadline:
@@ -149,7 +156,7 @@ class TurnMachine:
 
     def _after_tools(self, now: float) -> list[Command]:
         batch = self._batch
-        assert batch is not None, "the table lets no such event in while there is no batch"
+        assert batch is not None, "asked only while there is one"
         if batch.running:
             self.state = State.RUNNING_TOOLS
             return []
@@ -169,7 +176,7 @@ class TurnMachine:
             return self._hand_off()
         if not is_new:  # reissued, so unchanged
             return self._open(now)
-        commands = self._compacting.begin(number, self._preferred(), now, forced=False)
+        commands = self._compacting.begin(number, self._preferred(), now, draining=self._draining)
         return commands + self._after_compacting(now)
 
     def _next_number(self) -> tuple[int, bool]:
@@ -195,30 +202,26 @@ class TurnMachine:
 
     def _open(self, now: float) -> list[Command]:
         number, is_new = self._next_number()
-        progress, before = self._start.progress, self._call
-        self._call = Call(number, self._request, self._terms, self._tally, draining=self._draining)
+        progress, overflowed = self._start.progress, self._call
+        request = partial(request_to, self._start, self._transcript)
+        self._call = Call(number, request, self._terms, self._tally, draining=self._draining)
         if is_new:
             self._calls += 1
-            attempt, spent, streamed = 0, 0, False
-        elif before is not None:  # the provider said that it was too long: the same call once more, made shorter
-            attempt, spent, streamed = before.attempts, before.resumes_spent, False
+            commands = self._call.open(1, 0, now, preferred=self._preferred())
+        elif overflowed is not None:  # the provider said that it was too long: the same call once more, made shorter
+            commands = self._call.open_after(overflowed, now)
         else:  # a driver that came before had opened it; its attempts and resumes are not forgotten
-            attempt, spent, streamed = progress.attempt, progress.resumes_spent, progress.streamed
-        commands = self._call.open(attempt + 1, spent, now, streamed=streamed, preferred=self._preferred())
+            commands = self._call.open(
+                progress.attempt + 1,
+                progress.resumes_spent,
+                now,
+                streamed=progress.streamed,
+                preferred=progress.provider or self._preferred(),
+                died=progress.died,
+                before=progress.provider,
+            )
         self.state = self._call.state
         return commands
-
-    def _request(self, provider: ProviderTerms) -> Request:
-        start = self._start
-        return Request(
-            model=provider.model,
-            messages=self._transcript.messages(provider.name),
-            instructions=start.instructions,
-            tools=start.tools,
-            max_tokens=start.max_tokens,
-            temperature=start.temperature,
-            extra_body=provider.extra_body,
-        )
 
     # The call, the tools, the process.
 
@@ -247,7 +250,7 @@ class TurnMachine:
         if call.overflow is not None:
             if not self._compacting.may_force(call.number):
                 return [self._fail(failures.still_too_long(call.overflow))]
-            commands = self._compacting.begin(call.number, self._preferred(), now, forced=True)
+            commands = self._compacting.begin(call.number, call.asked, now, forced=True, draining=self._draining)
             return commands + self._after_compacting(now)
         if call.committed is None:
             return []
@@ -264,6 +267,8 @@ class TurnMachine:
     def _drain(self, now: float) -> list[Command]:
         self._draining = True
         if self._limits.on_drain == "handoff":
+            if self.state is State.READY and self._start.progress.is_open:
+                return [*void(self._start.progress, self._tally), *self._hand_off()]
             return [] if self._batch is not None else self._hand_off()
         if self.state is State.COMPACTING:
             return self._compacting.drain() + self._after_compacting(now)
@@ -287,4 +292,5 @@ class TurnMachine:
 
     def _seal(self, ending: Ending) -> Seal:
         self.state = State.SEALED
-        return Seal(ending.outcome, ending.reason, ending.failure, self._tally.totals)
+        tally = self._tally
+        return Seal(ending.outcome, ending.reason, ending.failure, tally.totals, tally.has_untold_discards)

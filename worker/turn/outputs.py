@@ -114,7 +114,7 @@ def of_tool_result(command: RecordToolResult) -> tuple[Output, ...]:
 def of_seal(command: Seal, correlation_id: str) -> tuple[Output, ...]:
     """What discarded attempts cost, when no completed call can still report it; the failure; the end."""
     outputs: list[Output] = []
-    if command.outcome != "completed" and command.totals.discarded_resume_attempts is not None:
+    if command.has_untold_discards:
         outputs.append(_usage(Usage(), command.totals, 0, 0))
     if command.failure is not None:
         outputs.append(

@@ -12,8 +12,20 @@ from dataclasses import dataclass
 from worker.codecs.events import Usage
 from worker.codecs.messages import Message, Request
 from worker.turn.call import Call
-from worker.turn.commands import CloseCall, Command, CommitCall, Failure, OpenCall, OpenSidecar, ReopenCall, Warn
+from worker.turn.commands import (
+    Blame,
+    CloseCall,
+    Command,
+    CommitCall,
+    DiscardCall,
+    Failure,
+    OpenCall,
+    OpenSidecar,
+    ReopenCall,
+    Warn,
+)
 from worker.turn.events import Died, Event, Heard, NotAnswered, Sent
+from worker.turn.resume import is_the_providers
 from worker.turn.start import CallTerms, ProviderTerms
 from worker.turn.usage import NO_USAGE, Tally
 from worker.turn.verdict import Ending
@@ -42,13 +54,15 @@ class Sidecar:
     Its events name call 0. Feed those that it listens to, and a `Tick` once `deadline()` has passed.
     """
 
-    def __init__(self, messages: tuple[Message, ...], instructions: str | None, terms: CallTerms) -> None:
+    def __init__(
+        self, messages: tuple[Message, ...], instructions: str | None, terms: CallTerms, *, draining: bool = False
+    ) -> None:
         self.result: SidecarResult | None = None
 
         def request(provider: ProviderTerms) -> Request:
-            return Request(model=provider.model, messages=messages, instructions=instructions)
+            return Request(provider.model, messages, instructions, extra_body=provider.extra_body)
 
-        self._call = Call(NUMBER, request, terms, Tally(NO_USAGE, None), draining=False)
+        self._call = Call(NUMBER, request, terms, Tally(NO_USAGE, None), draining=draining)
 
     def open(self, now: float, *, preferred: str = "") -> list[Command]:
         """Send the first attempt. `preferred`: name of the provider to ask first, as in `whom_to_ask`."""
@@ -92,6 +106,8 @@ class Sidecar:
                     translated.append(OpenSidecar(attempt, request, provider))
                 case CloseCall() | Warn():
                     translated.append(command)
+                case DiscardCall(reason=reason, provider=provider) if is_the_providers(reason):
+                    translated.append(Blame(provider))
                 case CommitCall():
                     self.result = _judged(command)
                 case _:

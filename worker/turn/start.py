@@ -36,13 +36,15 @@ class CompactionTerms:
     """When the conversation is made shorter for the model, and what is kept of it as it is.
 
     `threshold`: share of the context, 0 to 1. `kept_results`: of tools. `kept_calls`: of the turn, when a summary takes
-    the place of the others. `summarises`: false only drops old results.
+    the place of the others. `summarises`: false only drops old results. `timeout_s`: longest wait for a summary, in
+    seconds; it never takes more than half of what the turn has left.
     """
 
     threshold: float = 0.75
     kept_results: int = 3
     kept_calls: int = 1
     summarises: bool = True
+    timeout_s: float = 180
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ class Transcript:
         self.decided: dict[int, ApprovalDecided] = {}
         """What people have decided about them, by index."""
         self.has_run_tools = False
+        """Whether any tool of the turn was begun."""
         self.empties = 0
         """Answers without text in a row."""
         self.compacted: Compacted | None = None
@@ -56,28 +57,30 @@ class Transcript:
                     self.tokens_after_compaction = fact.usage.input_tokens if fact.usage else None
                 self.compacted = None
                 self.empties = self.empties + 1 if verdict.is_empty(fact) else 0
+            case Compacted():
+                self.compacted = fact
+            case _ if self.last is None or fact.call != self.last.call:
+                pass  # of an earlier call: a late answer to a question that is settled, say
             case ToolStarted(index=index):
                 self.started.add(index)
                 self.has_run_tools = True
             case ToolEnded(index=index):
                 self.ended.add(index)
-                self.has_run_tools = True
             case ApprovalAsked(index=index):
                 self.asked[index] = fact
             case ApprovalDecided(index=index):
                 self.decided[index] = fact
-            case Compacted():
-                self.compacted = fact
 
     def messages(self, provider: str) -> tuple[Message, ...]:
         """The messages of the next request to `provider`. What another one wants back is left out."""
         messages, _ = self.conversation()
-        return tuple(
-            replace(message, echo=None)
-            if isinstance(message, AssistantMessage) and message.echo and message.echo.provider != provider
-            else message
-            for message in messages
-        )
+        shown: list[Message] = []
+        for message in messages:
+            if not isinstance(message, AssistantMessage) or not message.echo or message.echo.provider == provider:
+                shown.append(message)
+            elif message.text or message.tool_calls:  # nobody takes an empty one
+                shown.append(replace(message, echo=None))
+        return tuple(shown)
 
     def conversation(self) -> tuple[tuple[Message, ...], int]:
         """All messages, and the index of the one that began the turn."""
@@ -94,7 +97,10 @@ def _told(
 ) -> tuple[tuple[Message, ...], int]:
     """The message, then each completed call with the results of its tools; made shorter where a fact says so."""
     facts = list(facts)
-    results = {(fact.call, fact.index): fact.result for fact in facts if isinstance(fact, ToolEnded)}
+    results = {
+        (fact.call, fact.index): verdict.OUTCOME_UNKNOWN.result for fact in facts if isinstance(fact, ToolStarted)
+    }
+    results |= {(fact.call, fact.index): fact.result for fact in facts if isinstance(fact, ToolEnded)}
     messages: tuple[Message, ...] = (*history, UserMessage(message))
     begins_at = len(history)
     for fact in facts:

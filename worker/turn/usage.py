@@ -37,6 +37,8 @@ class Tally:
 
     def __init__(self, totals: UsageTotals, last_input_tokens: int | None, completed_calls: int = 0) -> None:
         self.totals = totals
+        self.has_untold_discards = False
+        """Attempts were discarded since a call completed."""
         self._completed_calls = completed_calls
         self.last_input_tokens = last_input_tokens
 
@@ -53,11 +55,13 @@ class Tally:
             cache_write_input_tokens=self._all(totals.cache_write_input_tokens, usage.cache_write_input_tokens),
         )
         self._completed_calls += 1
+        self.has_untold_discards = False
         if usage.input_tokens is not None:
             self.last_input_tokens = usage.input_tokens
 
     def discarded(self) -> None:
         """An attempt was discarded, and another one will follow, here or elsewhere."""
+        self.has_untold_discards = True
         totals = self.totals
         self.totals = replace(
             totals,

@@ -96,6 +96,13 @@ def ending(committed: Committed, offered: tuple[str, ...], *, may_nudge: bool) -
     return Ending("completed")
 
 
+def is_final(committed: Committed) -> bool:
+    """Whether the turn ends with this call whatever tools are offered."""
+    if committed.finish_reason in (*_CUT_OFF, REFUSAL):
+        return not is_empty(committed)
+    return not (committed.tool_calls or is_empty(committed) or is_paused(committed))
+
+
 def refusal_to_run(tool_call: ToolCall, offered: tuple[str, ...]) -> ToolRefusal | None:
     """Why a tool call cannot be run, or None when it can."""
     if tool_call.name not in offered:

@@ -62,7 +62,7 @@ class Watchdog:
         self._heard_at = now
 
     def progressed(self, now: float, *, thinks: bool) -> None:
-        """Content came. `thinks`: it was reasoning, which is progress but no answer."""
+        """Content came. `thinks`: it was reasoning (or white space), which is progress but no answer."""
         self._heard_at = self._progress_at = now
         self.streamed = self._flows = True
         if not thinks:

@@ -4,9 +4,9 @@
 -- the counters afresh.
 --
 -- KEYS 1 turn record
--- ARGV 1..5 fence; 6 resumes of this call so far; 7 '1' when this is the call's first attempt
--- Writes the record: call, attempt, open = '<call>.<attempt>', open_bytes, resumes, calls; of a new call nothing has
--- streamed.
+-- ARGV 1..5 fence; 6 resumes of this call so far; 7 '1' when this is the call's first attempt; 8 the provider's name
+-- Writes the record: call, attempt, open = '<call>.<attempt>', open_bytes, resumes, calls, provider; nobody has died of
+-- this attempt yet, and of a new call nothing has streamed.
 -- Replies OK seq | STATE 'open' while another attempt is open, 'order' when the attempt does not come after the last
 -- one | the fence's. Refused at maxmemory.
 local turn, refusal = fence('open_call')
@@ -28,4 +28,4 @@ if is_new then
   redis.call('HSET', KEYS[1], 'streamed', 0)
 end
 return done(turn, {'OK', turn.seq}, 'call', ARGV[3], 'attempt', ARGV[4], 'open', turn.attempt, 'open_bytes', 0,
-  'resumes', ARGV[6], 'calls', tonumber(last[3]) + (is_new and 1 or 0))
+  'resumes', ARGV[6], 'calls', tonumber(last[3]) + (is_new and 1 or 0), 'provider', ARGV[8], 'died', '')
