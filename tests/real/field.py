@@ -131,7 +131,7 @@ async def field(
 
 def _found_beside_us(stack: Stack) -> dict[str, str]:
     """Where a process finds the tool `look_up`."""
-    return {"PYTHONPATH": os.pathsep.join([stack.environment["PYTHONPATH"], str(Path(__file__).parent)])}
+    return {"PYTHONPATH": os.pathsep.join([stack.environment["PYTHONPATH"], str(Path(__file__).parent / "installed")])}
 
 
 def _streams(wire: str, answers: list[Answered]) -> list[Plain]:

@@ -18,6 +18,8 @@ from worker.codecs.wires import codec_of
 WIRES = ("chat", "responses", "anthropic")
 USER = {"role": "user", "content": "hello"}
 SPEC = ToolSpec("clock", "Tells the time.", {"type": "object", "properties": {"timezone": {"type": "string"}}})
+WITH_REASONING: dict[str, dict[str, object]] = {"responses": {"include": ["reasoning.encrypted_content"]}}
+"""What a request must ask for, or its answer brings no reasoning that could be sent back."""
 
 
 def provider(folder: Path, script: str) -> StandIn:
@@ -235,7 +237,9 @@ async def test_our_own_requests_are_well_formed_over_a_whole_conversation(tmp_pa
     [[calls]]
     steps = [ { text = "Noon." } ]
     """
-    first = Request("m", (UserMessage("What time is it?"),), "You are careful.", (SPEC,), 500, 0.5)
+    first = Request(
+        "m", (UserMessage("What time is it?"),), "You are careful.", (SPEC,), 500, 0.5, WITH_REASONING.get(wire, {})
+    )
     async with provider(tmp_path, script) as stand_in:
         asked = await send(stand_in, wire, first)
         assert bool(asked.echo) is (wire != "chat")
@@ -258,7 +262,7 @@ async def test_our_own_requests_are_well_formed_over_a_whole_conversation(tmp_pa
 @pytest.mark.parametrize("wire", ["responses", "anthropic"])
 async def test_reasoning_that_is_sent_back_changed_is_refused(tmp_path: Path, wire: str) -> None:
     script = '[[calls]]\nsteps = [ { reasoning = "Which zone?" }, { tool = "clock" } ]\n'
-    first = Request("m", (UserMessage("What time is it?"),), tools=(SPEC,))
+    first = Request("m", (UserMessage("What time is it?"),), tools=(SPEC,), extra_body=WITH_REASONING.get(wire, {}))
     async with provider(tmp_path, script) as stand_in, httpx.AsyncClient() as client:
         asked = await send(stand_in, wire, first)
         [call] = asked.tool_calls
