@@ -13,7 +13,7 @@ import pytest
 from tests.support.peer import Act, Conversation, Peer, closed_port, within
 from worker.codecs.anthropic_messages import AnthropicCodec
 from worker.codecs.codec import Codec, EncodedRequest
-from worker.codecs.events import Completed, Failed, Keepalive, TextDelta, ToolCall
+from worker.codecs.events import Completed, Failed, Keepalive, ReasoningDelta, TextDelta, ToolCall
 from worker.codecs.messages import AssistantMessage, Request, ToolMessage, UserMessage
 from worker.codecs.openai_chat import ChatCodec
 from worker.codecs.openai_responses import ResponsesCodec
@@ -103,11 +103,35 @@ async def test_each_read_of_the_network_is_one_batch(client: httpx.AsyncClient) 
 
     async with Peer(act) as peer:
         seen = await batches(client, endpoint(peer.url), heard)
-    assert seen[0] == [Heard(3, 2, TextDelta("one ")), Heard(3, 2, TextDelta("two "))]
+    assert seen[0] == [Heard(3, 2, TextDelta("one two "))]
     assert answered([event for batch in seen for event in batch]) == "one two three"
     last = seen[-1][-1]
     assert isinstance(last, Heard)
     assert isinstance(last.event, Completed)
+
+
+@pytest.mark.requirement("http:stream:one-read-one-piece")
+async def test_pieces_of_one_text_that_come_at_once_are_one_piece(client: httpx.AsyncClient) -> None:
+    def thought(words: str) -> bytes:
+        return b'data: {"choices":[{"index":0,"delta":{"reasoning":"%s"}}]}\n\n' % words.encode()
+
+    async def act(peer: Conversation) -> None:
+        await peer.request()
+        await peer.head()
+        said = thought("a") + thought("b") + text("one ") + text("two ") + b": alive\n\n: alive\n\n"
+        await peer.chunk(said + text("three ") + thought("c") + text("four") + finish() + DONE)
+
+    async with Peer(act) as peer:
+        seen = [event for batch in await batches(client, endpoint(peer.url)) for event in batch]
+    heard = [event.event for event in seen if isinstance(event, Heard)]
+    assert heard[:6] == [
+        ReasoningDelta("ab"),
+        TextDelta("one two "),
+        Keepalive(),
+        TextDelta("three "),
+        ReasoningDelta("c"),
+        TextDelta("four"),
+    ]
 
 
 @pytest.mark.parametrize(

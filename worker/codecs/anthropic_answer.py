@@ -53,6 +53,9 @@ class MessageAnswer:
         self._blocks: list[Block] = []
         self._by_index: dict[int, Block] = {}
         self._last_index = -1
+        self._speaking: Block | None = None
+        """The block of text that the last event was a delta of, if it was one."""
+        self._speaking_index = -1
         self._server_input_chars = 0
         self._flawed = False
         self._has_strayed = False
@@ -95,6 +98,7 @@ class MessageAnswer:
 
     def take(self, name: str, value: dict[str, object], events: list[StreamEvent]) -> None:
         """Take one event. Raises RuleBrokenError."""
+        self._speaking = None
         if self._rules is not None:
             self._rules.check(name, value)
         match text_or_none("type", value.get("type")) or name:
@@ -116,6 +120,21 @@ class MessageAnswer:
                 self.end(events)
             case _:  # a ping, or what this version does not know
                 pass
+
+    def take_more_text(self, name: str, value: dict[str, object], events: list[StreamEvent]) -> bool:
+        """Take a delta that only says more in the block that the last one spoke in. False: it is another event."""
+        del name
+        block = self._speaking
+        if block is None or value.get("type") != "content_block_delta":
+            return False
+        index, delta = value.get("index"), value.get("delta")
+        if index != self._speaking_index or type(index) is not int or type(delta) is not dict:
+            return False
+        if delta.get("type") != "text_delta" or type(text := delta.get("text")) is not str:
+            return False
+        block.put(TEXT, text)
+        self._text.say(TextDelta, text, events)
+        return True
 
     def take_done(self, events: list[StreamEvent]) -> None:
         """`[DONE]` came, which some gateways send: the end of the stream. Raises RuleBrokenError."""
@@ -212,6 +231,8 @@ class MessageAnswer:
                 raise LimitPassedError("arguments_too_long", message)
         elif said := _SAID.get(block.kind):
             self._text.say(said, piece, events)
+            if kind == "text_delta" and self._rules is None:
+                self._speaking, self._speaking_index = block, index
 
     def _stop(self, block: Block, events: list[StreamEvent]) -> None:
         if block.state == "stopped":

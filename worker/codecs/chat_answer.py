@@ -55,6 +55,8 @@ class ChatAnswer:
         self._limits = limits
         self._rules = ChatRules() if profile == "strict" else None
         self._answer_id = ""
+        self._is_quick = False
+        """A chunk with the first choice has come, so that the next ones bring nothing new but text."""
         self._choices: set[int] = set()
         self._text = AnswerText(limits.text_chars)
         self._calls = AnswerCalls(limits, repairs=profile == "compat")
@@ -101,6 +103,25 @@ class ChatAnswer:
         if means_error(self.finish_reason):
             message = f"the provider ended the answer with finish_reason {self.finish_reason}"
             events.append(Failed("retryable", message, self.finish_reason))
+
+    def take_more_text(self, name: str, value: dict[str, object], events: list[StreamEvent]) -> bool:
+        """Take a chunk that has one choice, the first, and nothing in it but text. False: it is another."""
+        del name
+        if not self._is_quick or self._is_finishing or value.get("usage"):
+            return False
+        if not self._answer_id and value.get("id") is not None:
+            return False
+        choices = value.get("choices")
+        if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
+            return False
+        index, delta = choice.get("index"), choice.get("delta")
+        if index != 0 or type(index) is not int or choice.get("finish_reason"):
+            return False
+        if type(delta) is not dict or len(delta) != 1 or type(text := delta.get("content")) is not str:
+            return False
+        if text:
+            self._say_content(text, events)
+        return True
 
     def take_done(self, events: list[StreamEvent]) -> None:
         """`[DONE]` came: the answer is over. Raises RuleBrokenError."""
@@ -156,6 +177,7 @@ class ChatAnswer:
                 raise wrong_type("choices[]", "an object", choice)
             if self._index_of(choice) == 0:
                 self._take_first_choice(choice, events)
+                self._is_quick = self._rules is None
 
     def _index_of(self, choice: dict[str, object]) -> int:
         index = choice.get("index")

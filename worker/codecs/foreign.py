@@ -127,7 +127,8 @@ def error_in(document: object) -> object:
     """The error that a JSON document holds or is, or None."""
     if not isinstance(document, dict):
         return None
-    return document.get("error") or (document if "error" in (document.get("object"), document.get("type")) else None)
+    is_error = document.get("object") == "error" or document.get("type") == "error"
+    return document.get("error") or (document if is_error else None)
 
 
 def _not_a_stream(body: bytes) -> Failed:

@@ -21,6 +21,7 @@ from worker.codecs.responses_parts import REASONING
 
 _ERRORS = ("error", "response.error", "response.failed")
 _LONGEST_NAME = 80
+_TEXT_DELTA = "response.output_text.delta"
 
 
 class ResponsesAnswer:
@@ -42,6 +43,8 @@ class ResponsesAnswer:
         self._text = AnswerText(limits.text_chars)
         self._output = Output(limits, self._text, strict=strict)
         self._lifecycle = Lifecycle(strict=strict)
+        self._speaking: tuple[object, ...] | None = None
+        """The place that the last event was a delta of text of, if it was one."""
         self._repairs = None if strict else Repairs(self._lifecycle, self._output)
 
     @property
@@ -55,12 +58,28 @@ class ResponsesAnswer:
 
     def take(self, name: str, value: dict[str, object], events: list[StreamEvent]) -> None:
         """The object of one event. Raises RuleBrokenError, with the event's name and the rule."""
+        says_text = self._repairs is not None and value.get("type") == _TEXT_DELTA
+        place = _place_of(value) if says_text else None  # as the provider has it; repairs change the event
         try:
             for event in self._documented(name, value):
                 self._take(event, events)
         except RuleBrokenError as broken:
             kind = name_in(value, "type") or name or "without a type"
-            raise type(broken)(broken.code, f"responses event {kind[:_LONGEST_NAME]}: {broken}") from None
+            raise _of_event(kind, broken) from None
+        self._speaking = place
+
+    def take_more_text(self, name: str, value: dict[str, object], events: list[StreamEvent]) -> bool:
+        """Take a delta that only says more where the last one spoke. False: it is another event. Raises as `take`."""
+        del name
+        if self._speaking is None or value.get("type") != _TEXT_DELTA:
+            return False
+        if type(delta := value.get("delta")) is not str or "response" in value or _place_of(value) != self._speaking:
+            return False
+        try:
+            self._output.take_more(delta, events)
+        except RuleBrokenError as broken:
+            raise _of_event(_TEXT_DELTA, broken) from None
+        return True
 
     def take_done(self, events: list[StreamEvent]) -> None:
         """`[DONE]` came: that says nothing, as every whole answer has had its terminal event by then."""
@@ -136,3 +155,13 @@ class ResponsesAnswer:
         ]
         kept = tuple(item for item in sent if item.get("type") != REASONING or name_in(item, "encrypted_content"))
         return kept if any(item.get("type") == REASONING for item in kept) else ()
+
+
+def _place_of(event: Fields) -> tuple[object, ...]:
+    """Where an event belongs, in the provider's words; with types, as true is no index though it equals 1."""
+    output, content = event.get("output_index"), event.get("content_index")
+    return output, type(output), content, type(content), event.get("item_id")
+
+
+def _of_event(kind: str, broken: RuleBrokenError) -> RuleBrokenError:
+    return type(broken)(broken.code, f"responses event {kind[:_LONGEST_NAME]}: {broken}")

@@ -62,6 +62,7 @@ class Output:
         self._identities: set[str] = set()
         self._parts = 0
         self._argument_chars = 0
+        self._last_part: tuple[Item, int, Streamed]
         self._calls = 0
 
     @property
@@ -91,6 +92,11 @@ class Output:
             raise RuleBrokenError("unsupported_reasoning", "reasoning comes as summary or as text, in no other events")
         elif event.get("output_index") is not None:
             self._open_item(event, needs_id="item_id" in event)
+
+    def take_more(self, delta: str, events: list[StreamEvent]) -> None:
+        """The next piece of the text that the last delta was a piece of. Raises RuleBrokenError."""
+        item, index, part = self._last_part
+        self._say(item, index, part, part.add(delta, halves=self.halves), events)
 
     def check_output(self, response: Fields, *, needed: bool) -> None:
         """The answer is whole. Raises RuleBrokenError when its items are not, or the response has others.
@@ -168,7 +174,7 @@ class Output:
         part.declared = True
 
     def _take_delta(self, event: Fields, channel: Channel, events: list[StreamEvent]) -> None:
-        item, index, part = self._part(event, channel)
+        item, index, part = self._last_part = self._part(event, channel)
         self._say(item, index, part, part.add(text_in(event, "delta"), halves=self.halves), events)
 
     def _take_value(self, event: Fields, channel: Channel, events: list[StreamEvent]) -> None:

@@ -19,6 +19,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LINE_FEED = 0x0A
 _COLON = 0x3A
 _LONGEST_RETRY = 15
+_new = tuple.__new__
 _MOST_LINES = 100_000
 """Data lines of one event: an empty one costs more memory than the bytes that are counted."""
 
@@ -115,14 +116,24 @@ class SseDecoder:
             lines[0] = bytes(self._pending)
             self._pending.clear()
         for line in lines:
-            if line.startswith(b"data: ") and len(line) <= self._line_bytes and not self._at_start:
-                self._take_data(line[6:], items)
-            elif line:
-                self._take_line(line, items, whole=True)
-            else:
+            # What streams are full of is taken here and now: calls would cost half as much again.
+            if not line:
                 self._at_start = False
-                if self._data or self._name:
+                if len(self._data) == 1:
+                    items.append(_new(SseEvent, (self._name, self._data.pop(), self._last_id, True)))
+                    self._data_bytes = 0
+                    self._name = ""
+                else:
                     self._dispatch(items, whole=True)
+                continue
+            if self._at_start or len(line) > self._line_bytes:
+                self._take_line(line, items, whole=True)
+            elif line.startswith(b"data: "):
+                self._take_data(line[6:], items)
+            elif line.startswith(b"event: "):
+                self._name = line[7:].decode("utf-8", "replace")
+            else:
+                self._take_line(line, items, whole=True)
             if self._closed:
                 return
         self._pending += rest

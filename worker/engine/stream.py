@@ -5,23 +5,26 @@ without a stream means (`refusal`), deadlines, retries and resumes (the turn mac
 
 One read is one batch: what the network gave at once is decoded at once, and nothing waits in between. A read that
 completed nothing is one keepalive, and of several keepalives in a row one is told: bytes prove that the connection
-lives, however many there are. Reading stops at the terminal event, and the connection is dropped without a look at
-what may follow. Whoever closes the generator, or cancels the task that reads it, drops the connection too.
+lives, however many there are. Neighbouring pieces of one text that came at once are one piece: nobody could tell their
+times apart, and each event costs more than its letters. Reading stops at the terminal event, and the connection is
+dropped without a look at what may follow. Whoever closes the generator, or cancels the task that reads it, drops the
+connection too.
 
 What a body is, its bytes say and not its head: an event stream and a whole answer are read under every type. An answer
 or an error that is one whole JSON document is told at once, though the peer holds the connection.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import cast
 
 import httpx
 
 from worker.codecs.codec import Codec, Decoder, EncodedRequest
-from worker.codecs.events import SUBSTANTIVE, Completed, Failed, Keepalive, StreamEvent
+from worker.codecs.events import SUBSTANTIVE, Completed, Failed, Keepalive, ReasoningDelta, StreamEvent, TextDelta
 from worker.codecs.messages import Request
 from worker.engine.bodies import DocumentWatch, LinesWatch, first_byte
 from worker.engine.quotes import secrets_of
@@ -177,11 +180,19 @@ class _Reader:
 
 
 def _told_once(heard: list[StreamEvent]) -> list[StreamEvent]:
-    """Of several keepalives in a row the first."""
+    """What one read said, with neighbours as one: keepalives, and pieces of one text."""
     if len(heard) < 2:
         return heard
-    quiet = [isinstance(event, Keepalive) for event in heard]
-    return [event for number, event in enumerate(heard) if not (quiet[number] and number and quiet[number - 1])]
+    told: list[StreamEvent] = []
+    for kind, neighbours in groupby(heard, type):
+        if kind is TextDelta or kind is ReasoningDelta:
+            pieces = cast("Iterator[TextDelta]", neighbours)
+            told.append(kind("".join([piece.text for piece in pieces])))
+        elif kind is Keepalive:
+            told.append(next(neighbours))
+        else:
+            told += neighbours
+    return told
 
 
 def _is_terminal(heard: list[StreamEvent]) -> bool:
