@@ -127,6 +127,6 @@ async def test_a_status_that_will_not_pass_ends_the_turn_at_once(running: Field,
 async def test_an_answer_that_was_cut_by_a_filter_is_never_a_completed_one(running: Field, wire: str) -> None:
     came = await running.ask(wire, f"<filter {wire}>", plain=True)
     if wire == "responses":  # aimock contradicts itself here: `response.completed` with the status failed
-        assert (came.end, came.data["text"], len(came.answers)) == (("failed", None, "protocol"), "", 3)
+        assert (came.end, came.data["text"], len(came.answers)) == (("failed", None, "status_contradicts"), "", 3)
     else:
         assert (came.end, came.data["text"]) == (("incomplete", "content_filter", None), "The tide is")
