@@ -9,11 +9,11 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 
-from worker import ids
 from worker.assembly import Providers, strategy, toolbox, turn_limits, turn_start
 from worker.codecs.messages import Message
 from worker.engine.driver import TurnDriver
 from worker.engine.health import ProviderHealth
+from worker.engine.recording import Recording
 from worker.errors import ConfigurationError, Fenced, StoreError, ToolsUnavailable
 from worker.observability import fault, warn
 from worker.sections import AgentSettings
@@ -23,14 +23,16 @@ from worker.store.lease import Grant
 from worker.store.repeat import is_unanswered
 from worker.tools.shelf import ToolShelf
 from worker.tools.tool import Tool
-from worker.turn import outputs
-from worker.turn.commands import DiscardCall, Failure, Seal
+from worker.turn import verdict
+from worker.turn.commands import Failure, Seal
 from worker.turn.compaction import DEFAULT
+from worker.turn.ends import has_untold_discards, void
 from worker.turn.facts import Committed
 from worker.turn.machine import TurnMachine
-from worker.turn.verdict import is_final
+from worker.turn.usage import Tally
+from worker.turn.verdict import Ending
 
-_TOOLS_AGAIN_S = 1.0
+_LOOK_S = 0.5
 
 
 class DriverMaker:
@@ -72,16 +74,21 @@ class DriverMaker:
             await self._providers.close()
 
     async def made(self, grant: Grant, accumulator: ExecutionOutputAccumulator, claimed_at: float) -> TurnDriver | None:
-        """The driver of a granted turn; or None, and the turn is sealed or given back, when it cannot be made here."""
+        """The driver of a granted turn. None: it needs none or can have none, and was sealed or given back."""
+        answer = _answer_of(grant)
+        if answer is not None:  # nobody and nothing is needed to end it
+            await self._seal(grant, accumulator, verdict.ending(answer, (), may_nudge=False) or Ending("completed"))
+            return None
         try:
             history = await self._history(grant, claimed_at + self._settings.lease.ttl_s)
             agent = self._settings.agent(grant.agent)
-            tools = {} if _is_answered(grant) else await self._tools(grant, agent, claimed_at)
+            tools = await self._tools(grant, agent, claimed_at)
             return self._driver(grant, agent, tools, history, accumulator, claimed_at + grant.remaining_s)
         except ConfigurationError as error:
             failure = Failure("input", "not_configured", str(error))
         except ToolsUnavailable as error:
             if self._is_draining() and self._settings.turns.on_drain == "handoff":
+                await self._void(grant, accumulator)
                 await accumulator.release()
                 return None
             failure = Failure("tool_failure", "tools_unavailable", str(error))
@@ -93,7 +100,8 @@ class DriverMaker:
             fault("turn_cannot_be_driven", error, turn=grant.turn, session=grant.session)
             message = f"No process could begin to run this turn ({type(error).__name__}); its log has the place."
             failure = Failure("internal", "cannot_be_driven", message)
-        await self._fail(grant, accumulator, failure)
+        await self._seal(grant, accumulator, Ending("failed", None, failure))
+        warn("turn_not_driven", turn=grant.turn, code=failure.code)
         return None
 
     async def _tools(self, grant: Grant, agent: AgentSettings, claimed_at: float) -> Mapping[str, Tool]:
@@ -103,12 +111,15 @@ class DriverMaker:
             try:
                 return await self._shelf.offered(grant.agent, agent)
             except ToolsUnavailable as error:
-                wait_s = max(error.retry_after_s, _TOOLS_AGAIN_S)
-                if self._is_draining() or monotonic() + wait_s >= patience_ends:
+                again_at = monotonic() + max(error.retry_after_s, _LOOK_S)
+                if again_at >= patience_ends:
                     raise
-                await asyncio.sleep(wait_s)
-            if not self._holds(grant.turn, grant.nonce):
-                raise Fenced(grant.turn)
+                while monotonic() < again_at:  # a drain and a lost lease are seen at once, or nearly so
+                    if self._is_draining():
+                        raise
+                    if not self._holds(grant.turn, grant.nonce):
+                        raise Fenced(grant.turn) from None
+                    await asyncio.sleep(min(_LOOK_S, max(0.0, again_at - monotonic())))
 
     def _driver(  # noqa: PLR0913, PLR0917 - what a driver is made of
         self,
@@ -140,19 +151,30 @@ class DriverMaker:
             lambda: self._is_valid(grant.turn, grant.nonce),
         )
 
-    async def _fail(self, grant: Grant, accumulator: ExecutionOutputAccumulator, failure: Failure) -> None:
-        """Seal a turn that cannot even be asked."""
-        progress, totals = grant.progress, grant.progress.totals
-        correlation = ids.correlation_of(grant.turn, grant.nonce)
-        if progress.is_open:
-            discard = DiscardCall(progress.call, progress.attempt, "takeover", 0, totals)
-            await accumulator.discard(progress.call, progress.attempt, totals, outputs.of_discard(discard))
-        seal = Seal("failed", None, failure, totals)
-        await accumulator.seal("failed", None, failure, correlation, totals, outputs.of_seal(seal, correlation))
-        warn("turn_not_driven", turn=grant.turn, code=failure.code, correlation_id=correlation)
+    async def _void(self, grant: Grant, accumulator: ExecutionOutputAccumulator) -> Tally:
+        """Void what the driver before had left open; what the turn has cost then."""
+        last = _last_commit(grant)
+        tally = Tally(
+            grant.progress.totals,
+            grant.progress.last_input_tokens,
+            has_untold_discards=has_untold_discards(grant.progress, last),
+        )
+        for command in void(grant.progress, tally):
+            await Recording(grant, accumulator, self._health).discard(command)
+        return tally
+
+    async def _seal(self, grant: Grant, accumulator: ExecutionOutputAccumulator, ending: Ending) -> None:
+        """End a turn that needs no driver, or can have none."""
+        tally = await self._void(grant, accumulator)
+        seal = Seal(ending.outcome, ending.reason, ending.failure, tally.totals, tally.has_untold_discards)
+        await Recording(grant, accumulator, self._health).seal(seal)
 
 
-def _is_answered(grant: Grant) -> bool:
-    """Whether the turn has its answer already and only has to be ended: no tool of it is needed for that."""
-    commits = [fact for fact in grant.facts if isinstance(fact, Committed)]
-    return bool(commits) and commits[-1].call >= grant.progress.call and is_final(commits[-1])
+def _last_commit(grant: Grant) -> Committed | None:
+    return next((fact for fact in reversed(grant.facts) if isinstance(fact, Committed)), None)
+
+
+def _answer_of(grant: Grant) -> Committed | None:
+    """The call with which the turn ends, whatever tools are offered; None: it goes on."""
+    last = _last_commit(grant)
+    return last if last is not None and last.call >= grant.progress.call and verdict.is_final(last) else None

@@ -234,7 +234,8 @@ async def test_only_what_has_ended_expires(any_redis: Redis) -> None:
         ((), "main", "", False, 0),
         (("died",), "main", "main", True, 1),
         (("drained",), "main", "", False, 0),
-        (("died", "resumed"), "backup", "", True, 1),
+        (("died", "resumed"), "backup", "", False, 1),
+        (("died", "resumed in mid-stream"), "main", "", True, 1),
     ],
 )
 async def test_a_takeover_learns_who_was_asked_last_and_of_whom_it_died(
@@ -248,6 +249,8 @@ async def test_a_takeover_learns_who_was_asked_last_and_of_whom_it_died(
         await accumulator.discard(1, 1, NO_USAGE, [])
     if "resumed" in steps:
         await accumulator.open_call(1, 2, 1, False, "backup")
+    if "resumed in mid-stream" in steps:
+        await accumulator.open_call(1, 2, 1, False, "main", streamed=True)
     await accumulator.release()
     progress = (await taken(any_redis)).progress
     assert (progress.provider, progress.died, progress.streamed) == (provider, died, streamed)

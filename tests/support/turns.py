@@ -73,7 +73,7 @@ def play(**changes: Any) -> Playbook:
 def opened(
     call: int, attempt: int, resumes_spent: int, is_new_call: bool, request: Any = ANY, provider: str = "main"
 ) -> OpenCall:
-    return OpenCall(call, attempt, resumes_spent, is_new_call, request, provider)
+    return OpenCall(call, attempt, resumes_spent, is_new_call, request, provider, ANY)
 
 
 def reopened(call: int, attempt: int, request: Any = ANY, provider: str = "main") -> ReopenCall:

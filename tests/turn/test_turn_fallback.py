@@ -214,3 +214,23 @@ def test_an_empty_answer_that_only_its_provider_can_go_on_from_is_not_shown_to_a
     scene.given(Heard(1, 1, paused)).take()
     scene.given(Died(2, 1, "reset", "")).expect(ANY, ANY, ANY, opened(2, 2, 1, is_new_call=False, provider="backup"))
     assert scene.commands[-1].request.messages == (UserMessage("What is due?"),)
+
+
+@pytest.mark.requirement("turn:fallback:unreachable")
+def test_where_all_have_asked_to_stay_away_the_next_one_is_waited_for() -> None:
+    scene = begun()
+    scene.given(NotAnswered(1, 1, 429, True, "rate_limited", "Slow down.", 900)).take()
+    scene.at(10).given(NotAnswered(1, 2, 429, True, "rate_limited", "Slow down.", 300)).take()
+    assert (scene.machine.state, scene.machine.deadline()) == (State.WAITING, 900)
+    scene.at(900).given(Tick()).expect(opened(1, 3, 2, is_new_call=False, provider="main"))
+
+
+@pytest.mark.requirement("turn:fallback:begins-anew")
+def test_what_an_attempt_inherits_is_stored_with_it() -> None:
+    scene = begun()
+    scene.given(text(1, 1, "The")).take()
+    assert not scene.given(Died(1, 1, "reset", "")).take()[-1].streamed, "another provider begins anew"
+    alone = play().given(Begin())
+    alone.take()
+    alone.given(text(1, 1, "The")).take()
+    assert alone.given(Died(1, 1, "reset", "")).take()[-1].streamed

@@ -1,5 +1,6 @@
 """What readers are told of each command, and in which order."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from worker.output.events import (
 )
 from worker.turn import outputs
 from worker.turn.commands import CommitCall, DiscardCall, Failure, RecordToolResult, Seal
-from worker.turn.events import Begin, Died
+from worker.turn.events import Begin, Died, NotAnswered
+from worker.turn.facts import Committed, Progress
 from worker.turn.usage import NO_USAGE
 
 STALLED = Failure("timeout", "stall_timeout", "It stalled.")
@@ -127,3 +129,15 @@ def test_what_the_last_call_has_told_of_discards_is_not_told_again_at_the_end() 
     scene.given(text(1, 2, "Due")).take()
     seal = scene.given(completed(1, 2, "length", usage=Usage(7, 3))).take()[-1]
     assert (seal.totals.discarded_resume_attempts, seal.has_untold_discards) == (1, False)
+
+
+@pytest.mark.requirement("turn:usage:told-once")
+def test_what_drivers_before_have_discarded_is_told_by_the_one_that_ends_the_turn() -> None:
+    waits = Progress(call=1, attempt=1, calls=1, resumes_spent=1, totals=discarded(1))
+    scene = play(progress=waits).given(Begin())
+    scene.take()
+    assert scene.given(NotAnswered(1, 2, 400, False, "refused", "No.")).take()[-1].has_untold_discards
+    told = Committed(1, 2, "Due", (), "length", Usage(7, 3), "main")
+    answered = replace(waits, attempt=2)
+    sealed = play(progress=answered, facts=(told,)).given(Begin()).take()[-1]
+    assert (sealed.outcome, sealed.has_untold_discards) == ("incomplete", False)

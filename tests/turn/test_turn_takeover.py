@@ -85,7 +85,7 @@ def test_a_resume_that_was_decided_on_stays_spent_through_every_hand_off_in_its_
         if stored.seal is not None:
             break
     assert deaths == 1 + budget
-    assert stored.seal == Seal("failed", None, Failure("stream_failure", "reset", ANY), ANY)
+    assert stored.seal == Seal("failed", None, Failure("stream_failure", "reset", ANY), ANY, budget > 0)
 
 
 @pytest.mark.requirement("turn:takeover:goes-on-from-the-last-commit")

@@ -80,3 +80,11 @@ def test_white_space_between_thoughts_is_no_answer() -> None:
         scene.given(text(1, 1, "\n")).take()
     scene.at(100).given(Tick()).expect(ANY, ANY, ANY, ANY)
     assert scene.commands[-3].reason == "reasoning"
+
+
+@pytest.mark.requirement("turn:watchdog:reasoning")
+def test_white_space_after_text_is_no_thought_either() -> None:
+    scene = begun(watchdog=replace(MAIN.watchdog, reasoning_s=60, stall_s=0))
+    scene.given(text(1, 1, "Hello")).take()
+    scene.at(2).given(text(1, 1, "\n\n")).take()
+    assert scene.machine.deadline() == 602

@@ -158,8 +158,8 @@ class TurnDriver:
                 self._accumulator.stage_text(text)
             case c.StageThinking(text):
                 self._accumulator.stage_thinking(text)
-            case c.OpenCall(call, attempt, resumes_spent, is_new_call, request, provider):
-                await self._accumulator.open_call(call, attempt, resumes_spent, is_new_call, provider)
+            case c.OpenCall(call, attempt, resumes_spent, is_new, request, provider, streamed):
+                await self._accumulator.open_call(call, attempt, resumes_spent, is_new, provider, streamed=streamed)
                 await self._read(provider, request, call, attempt)
             case c.ReopenCall(call, attempt, request, provider):
                 await self._read(provider, request, call, attempt)

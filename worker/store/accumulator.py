@@ -88,13 +88,20 @@ class ExecutionOutputAccumulator:
         self._history = keys.history(partition, grant.session)
         self._session_record = keys.session_record(partition, grant.session)
 
-    async def open_call(
-        self, call: int, attempt: int, resumes_spent: int, is_new_call: bool, provider: str = ""
+    async def open_call(  # noqa: PLR0913 - all that is kept of an attempt
+        self,
+        call: int,
+        attempt: int,
+        resumes_spent: int,
+        is_new_call: bool,
+        provider: str = "",
+        *,
+        streamed: bool = False,
     ) -> None:
-        """Record an attempt before its request is sent to `provider`."""
+        """Record an attempt before its request is sent to `provider`. `streamed`: it goes on where content had come."""
         before, self._attempt = self._attempt, (call, attempt)  # at once: it may be open although no answer came
         try:
-            rest: list[Argument] = [resumes_spent, int(is_new_call), provider]
+            rest: list[Argument] = [resumes_spent, int(is_new_call), provider, int(streamed)]
             await self._ops.take(_open_call, [self._record], (call, attempt), rest)
         except LocalProtocolError:
             self._attempt = before

@@ -49,8 +49,8 @@ class Attempt:
     def heard(self, event: StreamEvent, now: float) -> None:
         """Take one event of the stream."""
         if isinstance(event, SUBSTANTIVE):
-            says_nothing = isinstance(event, ReasoningDelta) or (isinstance(event, TextDelta) and event.text.isspace())
-            self.watchdog.progressed(now, thinks=says_nothing)
+            is_blank = isinstance(event, TextDelta) and event.text.isspace()
+            self.watchdog.progressed(now, thinks=None if is_blank else isinstance(event, ReasoningDelta))
             if self.first_content_at is None:
                 self.first_content_at = now
         else:

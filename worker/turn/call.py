@@ -59,9 +59,10 @@ class Call:
         self._opened_at: float | None = None
         self._first_content_at: float | None = None
         """Of any attempt."""
-        self.attempts = 0
-        """Number of the last attempt that was opened."""
-        self.resumes_spent = 0
+        self.attempts = self.resumes_spent = 0
+        """Number of the last attempt that was opened, and resumes so far."""
+        self._not_before: dict[str, float] = {}
+        """When providers that asked to be left alone may be asked again."""
         self.asked = ""
         """Name of the provider that was asked last."""
 
@@ -91,11 +92,12 @@ class Call:
             streamed=streamed and before == provider.name,
             is_last=resume.is_last_attempt(limits.resume_budget, resumes_spent),
         )
-        if self._opened_at is None:
-            self._opened_at = now
+        self._opened_at = now if self._opened_at is None else self._opened_at
         self.attempts, self.resumes_spent, self.asked = attempt, resumes_spent, provider.name
         self.state = State.CALLING
-        return [OpenCall(self.number, attempt, resumes_spent, attempt == 1, self._request(provider), provider.name)]
+        inherits = streamed and before == provider.name
+        request = self._request(provider)
+        return [OpenCall(self.number, attempt, resumes_spent, attempt == 1, request, provider.name, inherits)]
 
     def open_after(self, overflowed: "Call", now: float) -> list[Command]:
         """Send the next attempt of a call that overflowed to the same provider; it costs no resume."""
@@ -104,7 +106,7 @@ class Call:
         return commands
 
     def sent(self, now: float) -> None:
-        """The request of the open attempt goes out."""
+        """The request goes out."""
         self._open_attempt().sent(now)
 
     def listens_to(self, call: int, attempt: int) -> bool:
@@ -159,7 +161,7 @@ class Call:
             cause = failures.retries_spent(cause, terms.name, attempt.retries + 1, terms.transport_retries)
         asks_to_stay_away = (answer.retry_after or 0) > terms.transport_backoff_max_s
         if (is_spent or asks_to_stay_away) and self._has_another(attempt):
-            return self._die("not_answered", cause, now)
+            return self._die("not_answered", cause, now, answer.retry_after)
         if is_spent:
             failure = cause
         elif self._draining:
@@ -242,13 +244,17 @@ class Call:
         terms = self._terms
         if self._draining or resume.is_last_attempt(terms.limits.resume_budget, attempt.resumes_spent):
             return False
-        return whom_to_ask(terms.providers, terms.skipped(), died=attempt.terms.name).name != attempt.terms.name
+        return self._next_after(attempt) != attempt.terms.name
+
+    def _next_after(self, attempt: Attempt) -> str:
+        return whom_to_ask(self._terms.providers, self._terms.skipped(), died=attempt.terms.name).name
 
     def _die(self, reason: str, cause: Failure, now: float, retry_after: float | None = None) -> list[Command]:
         attempt, budget = self._open_attempt(), self._terms.limits.resume_budget
-        if self._has_another(attempt):
-            retry_after = None  # that is what the dead one asks for
-        wait_s = resume.resume_wait(self._terms.limits.resume_backoff_s, self._terms.jitter(), retry_after)
+        if retry_after is not None:
+            self._not_before[attempt.terms.name] = now + retry_after
+        asks_s = self._not_before.get(self._next_after(attempt), now) - now
+        wait_s = resume.resume_wait(self._terms.limits.resume_backoff_s, self._terms.jitter(), asks_s)
         if self._draining:
             return self._give_up(reason, failures.draining(cause))
         if resume.is_last_attempt(budget, attempt.resumes_spent):

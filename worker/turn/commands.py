@@ -19,6 +19,7 @@ class OpenCall:
 
     `resumes_spent`: resumes of this call so far, stored before the request is sent and never restarted.
     `is_new_call`: the first attempt of this call (counts against the cap on calls). `provider`: whom to ask.
+    `streamed`: it goes on where content had come, at the same provider.
     """
 
     call: int
@@ -27,6 +28,7 @@ class OpenCall:
     is_new_call: bool
     request: Request
     provider: str = ""
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

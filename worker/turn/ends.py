@@ -7,7 +7,7 @@ from worker.codecs.events import Completed
 from worker.codecs.messages import Echo
 from worker.turn import verdict
 from worker.turn.attempt import Attempt
-from worker.turn.commands import Command, CommitCall, DiscardCall, Timing, Warn
+from worker.turn.commands import CommitCall, DiscardCall, Timing, Warn
 from worker.turn.facts import Committed, Progress
 from worker.turn.usage import Tally, UsageTotals
 
@@ -59,7 +59,14 @@ def discard(call: int, attempt: Attempt, reason: str, totals: UsageTotals, resum
     )
 
 
-def void(progress: Progress, tally: Tally) -> list[Command]:
+def has_untold_discards(progress: Progress, last: Committed | None) -> bool:
+    """Whether earlier drivers discarded attempts of which no completed call has told. `last`: the last one."""
+    if progress.totals.discarded_resume_attempts is None:
+        return False
+    return last is None or last.call < progress.call
+
+
+def void(progress: Progress, tally: Tally) -> list[DiscardCall]:
     """Some driver came before: whatever it staged is void, known to be open or not."""
     if not progress.call:
         return []

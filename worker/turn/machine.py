@@ -17,7 +17,7 @@ from worker.turn.call import Call
 from worker.turn.commands import Command, Failure, HandOff, Park, Seal
 from worker.turn.compacting import Compacting
 from worker.turn.compaction import DEFAULT, Strategy
-from worker.turn.ends import void
+from worker.turn.ends import has_untold_discards, void
 from worker.turn.events import Begin, Decided, Died, Drain, Event, Heard, NotAnswered, Sent, Tick, ToolFinished
 from worker.turn.facts import Committed, Compacted
 from worker.turn.recurrence import Recurrence
@@ -57,7 +57,12 @@ class TurnMachine:
         self._recurrence = Recurrence(start.facts)
         self._granted = set(start.progress.granted)
         completed = sum(isinstance(fact, Committed) for fact in start.facts)
-        self._tally = Tally(start.progress.totals, start.progress.last_input_tokens, completed)
+        self._tally = Tally(
+            start.progress.totals,
+            start.progress.last_input_tokens,
+            completed,
+            has_untold_discards=has_untold_discards(start.progress, self._transcript.last),
+        )
         self._compacting = Compacting(
             limits.compaction, strategy, self._transcript, self._terms, self._tally, self._compacted
         )
@@ -113,11 +118,9 @@ class TurnMachine:
             case _:
                 return self._of_the_call(event, now)
 
-    # Beginning, and going on from the facts.
-
     def _begin(self, now: float) -> list[Command]:
         progress = self._start.progress
-        commands = void(self._start.progress, self._tally)
+        commands: list[Command] = [*void(progress, self._tally)]
         last = self._transcript.last
         has_completed = last is not None and last.call >= progress.call
         ending = self._ending(last) if last is not None and has_completed else None
@@ -267,9 +270,9 @@ class TurnMachine:
     def _drain(self, now: float) -> list[Command]:
         self._draining = True
         if self._limits.on_drain == "handoff":
-            if self.state is State.READY and self._start.progress.is_open:
-                return [*void(self._start.progress, self._tally), *self._hand_off()]
-            return [] if self._batch is not None else self._hand_off()
+            is_unsettled = self.state is State.READY and self._start.progress.is_open
+            before = void(self._start.progress, self._tally) if is_unsettled else []
+            return [] if self._batch is not None else [*before, *self._hand_off()]
         if self.state is State.COMPACTING:
             return self._compacting.drain() + self._after_compacting(now)
         if self._call is None:

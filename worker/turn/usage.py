@@ -35,10 +35,17 @@ class Tally:
     is counted beside the totals and never in them.
     """
 
-    def __init__(self, totals: UsageTotals, last_input_tokens: int | None, completed_calls: int = 0) -> None:
+    def __init__(
+        self,
+        totals: UsageTotals,
+        last_input_tokens: int | None,
+        completed_calls: int = 0,
+        *,
+        has_untold_discards: bool = False,
+    ) -> None:
         self.totals = totals
-        self.has_untold_discards = False
-        """Attempts were discarded since a call completed."""
+        self.has_untold_discards = has_untold_discards
+        """Attempts were discarded since a call completed, in this process or before."""
         self._completed_calls = completed_calls
         self.last_input_tokens = last_input_tokens
 

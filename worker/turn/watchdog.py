@@ -61,13 +61,13 @@ class Watchdog:
         """The stream said something without content. It re-arms liveness alone and never promotes."""
         self._heard_at = now
 
-    def progressed(self, now: float, *, thinks: bool) -> None:
-        """Content came. `thinks`: it was reasoning (or white space), which is progress but no answer."""
+    def progressed(self, now: float, *, thinks: bool | None) -> None:
+        """Content came. `thinks`: it was reasoning, which is progress but no answer; None: it was neither of both."""
         self._heard_at = self._progress_at = now
         self.streamed = self._flows = True
-        if not thinks:
+        if thinks is False:
             self._thinks_since = None
-        elif self._thinks_since is None:
+        elif thinks and self._thinks_since is None:
             self._thinks_since = now
 
     def deadline(self) -> float:

@@ -4,9 +4,10 @@
 -- the counters afresh.
 --
 -- KEYS 1 turn record
--- ARGV 1..5 fence; 6 resumes of this call so far; 7 '1' when this is the call's first attempt; 8 the provider's name
--- Writes the record: call, attempt, open = '<call>.<attempt>', open_bytes, resumes, calls, provider; nobody has died of
--- this attempt yet, and of a new call nothing has streamed.
+-- ARGV 1..5 fence; 6 resumes of this call so far; 7 '1' when this is the call's first attempt; 8 the provider's name;
+--      9 '1' when it goes on where content had come
+-- Writes the record: call, attempt, open = '<call>.<attempt>', open_bytes, resumes, calls, provider, streamed; nobody
+-- has died of this attempt yet.
 -- Replies OK seq | STATE 'open' while another attempt is open, 'order' when the attempt does not come after the last
 -- one | the fence's. Refused at maxmemory.
 local turn, refusal = fence('open_call')
@@ -24,8 +25,6 @@ local is_next_attempt = not is_new and call == tonumber(last[1]) and attempt > t
 if not is_next_call and not is_next_attempt then
   return {'STATE', 'order'}
 end
-if is_new then
-  redis.call('HSET', KEYS[1], 'streamed', 0)
-end
 return done(turn, {'OK', turn.seq}, 'call', ARGV[3], 'attempt', ARGV[4], 'open', turn.attempt, 'open_bytes', 0,
-  'resumes', ARGV[6], 'calls', tonumber(last[3]) + (is_new and 1 or 0), 'provider', ARGV[8], 'died', '')
+  'resumes', ARGV[6], 'calls', tonumber(last[3]) + (is_new and 1 or 0), 'provider', ARGV[8], 'died', '',
+  'streamed', ARGV[9])
