@@ -161,6 +161,7 @@ def turn_end(record: TurnRecord, text: str) -> TurnEnd:
             totals.total_tokens,
             totals.cached_input_tokens,
             totals.reasoning_tokens,
+            totals.cache_write_input_tokens,
         ),
         resume=Resume(
             discarded_attempts=record.discards,

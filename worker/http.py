@@ -147,7 +147,7 @@ _FAULTS: tuple[tuple[type[BaseException], Callable[[Any], bool], str], ...] = (
     (aiohttp.ClientConnectorCertificateError, _any, "certificate"),
     (aiohttp.ClientConnectorSSLError, _any, "tls"),
     (aiohttp.ClientConnectorDNSError, _any, "dns"),
-    (aiohttp.ClientConnectorError, _errno(errno.ECONNREFUSED), "refused"),
+    (aiohttp.ClientConnectorError, _errno(errno.ECONNREFUSED), "connect_refused"),
     (aiohttp.ClientConnectorError, _errno(errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM), "no_sockets"),
     (aiohttp.ClientConnectorError, _errno(errno.ETIMEDOUT), "connect_timeout"),
     (aiohttp.ClientConnectorError, _over(ConnectionError), "reset_in_handshake"),
@@ -179,7 +179,7 @@ _FAULTS: tuple[tuple[type[BaseException], Callable[[Any], bool], str], ...] = (
 )
 
 _MEANINGS: dict[str, tuple[Sent, bool, str]] = {
-    "refused": ("no", False, "nothing listens at {at} (connection refused)"),
+    "connect_refused": ("no", False, "nothing listens at {at} (connection refused)"),
     "dns": ("no", False, "no address was found for the name in {at} ({why})"),
     "certificate": ("no", True, "the certificate of {at} is not accepted ({why}); SSL_CERT_FILE can name its issuer"),
     "tls": ("no", True, "no TLS with {at} ({why}); a server without TLS has an address that begins with http://"),

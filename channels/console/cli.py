@@ -5,8 +5,8 @@ What belongs here: names, arguments and help. What must not be known here: what 
 A command loads what it needs when it is called, so that none waits for the libraries of another.
 """
 
-import asyncio
 import json
+import os
 import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -61,14 +61,17 @@ def up_command() -> None:
 def run_command(prompt: Prompt, agent: Agent = "default", session: Session = None, as_json: Json = False) -> None:
     """Run one turn in this process and show it as it happens."""
     from channels.console.joined import joined
-    from channels.console.run import run
+    from channels.console.run import run, to_its_end
     from channels.settings import load_settings
 
     loaded, message = load_settings(), _prompt(prompt)
     loaded.agent(agent)
     with joined(loaded) as there:
         url = there.settings.redis()
-        code = asyncio.run(run(loaded, url, message, agent=agent, session=session, as_json=as_json))
+        code, left_behind = to_its_end(run(loaded, url, message, agent=agent, session=session, as_json=as_json))
+    if left_behind:  # a tool that does not let itself be cancelled; the interpreter would wait for it
+        sys.stdout.flush()
+        os._exit(code)
     raise typer.Exit(code)
 
 

@@ -11,11 +11,12 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from time import monotonic
+from typing import Any
 
 import redis.asyncio
 from redis.exceptions import RedisError
@@ -36,6 +37,8 @@ FOLLOW_BLOCK_S = 1.0
 _WATCH_S = 30.0
 _HAND_OVER_S = 10.0
 _ASK_AGAIN_S = 1.0
+_LEFT_BEHIND_S = 2.0
+"""How long tasks that were cancelled at the end may take."""
 _LOOK_AGAIN_S = 0.05
 _WAITS = "turn {} is kept: once that is decided, a turns process goes on with it (`lastword up` starts one)"
 _KEPT = "turn {} is kept: the next turns process goes on with it (`lastword up` starts one)"
@@ -81,6 +84,26 @@ async def run(  # noqa: PLR0913 - what the command line was given
         totals = {} if record is None else asdict(record.totals)
         sys.stdout.write(json.dumps(shown.summary(totals), ensure_ascii=False) + "\n")
     return code
+
+
+def to_its_end(running: Coroutine[Any, Any, int]) -> tuple[int, bool]:
+    """Run a turn on a loop of its own; its exit code, and whether tasks went on after it that cannot be ended."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    left: set[asyncio.Task[Any]] = set()
+    try:
+        code = loop.run_until_complete(running)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            _, left = loop.run_until_complete(asyncio.wait(left, timeout=_LEFT_BEHIND_S))
+        if not left:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            asyncio.set_event_loop(None)
+            loop.close()
+    return code, bool(left)
 
 
 class _Running:

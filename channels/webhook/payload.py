@@ -21,6 +21,7 @@ class TokensUsed:
     total_tokens: int | None
     cached_input_tokens: int | None
     reasoning_tokens: int | None
+    cache_write_input_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)

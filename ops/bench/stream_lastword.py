@@ -65,7 +65,7 @@ class _Store:
     def stage_text(self, text: str) -> None:
         self.buffer.stage(text)
 
-    async def open_call(self, *_: object) -> None:
+    async def open_call(self, *_: object, **__: object) -> None:
         """Nothing to record."""
 
     async def commit(self, fact: Committed, totals: UsageTotals, outputs: Sequence[object]) -> None:

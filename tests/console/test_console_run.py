@@ -8,12 +8,14 @@ import pty
 import re
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from channels.console.run import to_its_end
 from tests.support.stack import eventually, stand_in
 
 SCRIPT = """
@@ -258,3 +260,32 @@ def _read_all(terminal: int) -> str:
     finally:
         os.close(terminal)
     return data.decode()
+
+
+@pytest.mark.requirement("console:run:always-ends")
+def test_what_does_not_let_itself_be_cancelled_is_left_behind() -> None:
+    """A tool may swallow its cancellation; the command ends all the same."""
+    may_end = threading.Event()
+
+    async def stubborn() -> None:
+        while not may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    kept: list[asyncio.Task[None]] = []
+
+    async def turn() -> int:
+        kept.append(asyncio.ensure_future(stubborn()))
+        await asyncio.sleep(0)
+        return 3
+
+    assert to_its_end(turn()) == (3, True)
+    loop = kept[0].get_loop()
+    may_end.set()
+    loop.run_until_complete(asyncio.wait(kept))
+    loop.close()
+
+    async def plain() -> int:
+        return 0
+
+    assert to_its_end(plain()) == (0, False)

@@ -429,7 +429,7 @@ async def test_a_closed_port_may_be_asked_again_and_names_the_setting(client: ht
         2,
         None,
         retryable=True,
-        code="refused",
+        code="connect_refused",
         message=f"provider main: nothing listens at 127.0.0.1:{port} (connection refused). "
         "Check providers.main.base_url.",
     )

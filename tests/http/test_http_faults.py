@@ -167,7 +167,7 @@ async def test_a_reset_before_the_request_is_read_is_never_taken_for_not_sent(
 async def test_a_closed_port_is_refused_and_nothing_was_sent(client: httpx.AsyncClient) -> None:
     port = closed_port()
     fault = await fault_of(client, f"http://127.0.0.1:{port}{SECRETS}")
-    assert fault == HttpFault("refused", "no", f"nothing listens at 127.0.0.1:{port} (connection refused)")
+    assert fault == HttpFault("connect_refused", "no", f"nothing listens at 127.0.0.1:{port} (connection refused)")
 
 
 class Names(AbstractResolver):

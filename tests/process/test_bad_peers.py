@@ -105,7 +105,7 @@ async def test_every_way_a_provider_misbehaves_ends_the_turn_with_words_to_act_o
         "<throttled>": ("failed", "", "rate_limited", "429"),
         "<overloaded>": ("completed", "Back again.", None, ""),
         "<redirect>": ("failed", "", "redirect", "elsewhere.example"),
-        "<unreachable>": ("failed", "", "refused", "127.0.0.1"),
+        "<unreachable>": ("failed", "", "connect_refused", "127.0.0.1"),
     }
     with refusing_url() as refusing:
         async with (
@@ -158,7 +158,7 @@ async def test_every_way_a_receiver_misbehaves_ends_in_a_dead_letter_with_its_re
             await outbox.replay(stack.client, next(each.id for each in dead if each.destination == "failing"))
             replayed = await failing.nth(4)
     assert reasons == {
-        "refusing": (3, "attempts_spent", "refused"),
+        "refusing": (3, "attempts_spent", "connect_refused"),
         "hanging": (3, "attempts_spent", "timeout"),
         "failing": (3, "attempts_spent", "http_500"),
         "redirecting": (1, "redirect", "redirect"),

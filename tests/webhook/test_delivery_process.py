@@ -174,7 +174,7 @@ async def test_one_bad_destination_costs_the_others_nothing(
     }
     assert found["nobody"].code == "unknown_destination"
     assert "[subscribers.NAME]" in found["nobody"].message
-    assert (found[refusing].code, found[refusing].log[0].code) == ("attempts_spent", "refused")
+    assert (found[refusing].code, found[refusing].log[0].code) == ("attempts_spent", "connect_refused")
 
 
 @pytest.mark.requirement("delivery:process:cannot-sign")

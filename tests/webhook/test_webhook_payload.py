@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from channels.webhook.payload import Resume, TokensUsed, TurnEnd, TurnError, render
 
-NO_TOKENS = TokensUsed(None, None, None, None, None)
+NO_TOKENS = TokensUsed(None, None, None, None, None, None)
 
 
 ANY_TEXT = st.text(st.characters())
@@ -25,7 +25,7 @@ def turn_end(text: str = "Hello.", error: TurnError | None = None) -> TurnEnd:
         outcome="failed" if error else "completed",
         reason=None,
         text=text,
-        usage=TokensUsed(12, 3, 15, None, None),
+        usage=TokensUsed(12, 3, 15, None, None, None),
         resume=Resume(discarded_attempts=2, discarded_estimated_input_tokens=24, resumes=2),
         labels={"ticket": "A-1"},
         error=error,
@@ -51,6 +51,7 @@ def test_a_completed_turn_is_told_with_its_text_usage_resumes_and_labels() -> No
                 "total_tokens": 15,
                 "cached_input_tokens": None,
                 "reasoning_tokens": None,
+                "cache_write_input_tokens": None,
             },
             "resume": {"discarded_attempts": 2, "discarded_estimated_input_tokens": 24, "resumes": 2},
             "labels": {"ticket": "A-1"},

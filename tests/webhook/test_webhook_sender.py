@@ -31,7 +31,7 @@ END = TurnEnd(
     outcome="completed",
     reason=None,
     text=TEXT,
-    usage=TokensUsed(12, 3, 15, None, None),
+    usage=TokensUsed(12, 3, 15, None, None, None),
     resume=Resume(0, None, 0),
     labels={},
     error=None,
@@ -187,7 +187,7 @@ async def test_a_refused_connection_is_deferred_and_surely_not_sent() -> None:
         async with sending(url) as sender:
             outcome = await attempt(sender)
     assert isinstance(outcome, Deferred)
-    assert (outcome.code, outcome.sent) == ("refused", "no")
+    assert (outcome.code, outcome.sent) == ("connect_refused", "no")
     assert url.split("/")[2] in outcome.message
 
 
