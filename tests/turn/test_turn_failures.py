@@ -116,3 +116,10 @@ def test_a_name_that_a_model_made_up_is_shown_only_where_a_tool_could_have_it() 
     for name in ("Dear Ana, the account number is 12", "x" * 300, ""):
         assert "called a tool, but" in failures.unknown_tool(name).message
         assert "calling the tool with" in failures.tool_loop(name).message
+
+
+def test_sentences_that_are_put_together_stay_sentences() -> None:
+    said = Failure("provider_failure", "overloaded", "It says: busy")
+    assert failures.retries_spent(said, "main", 1, 0).message.startswith("It says: busy. It was sent once (")
+    assert "It was sent 4 times (" in failures.retries_spent(said, "main", 4, 3).message
+    assert "made 1 call and" in failures.max_calls(1).message

@@ -86,7 +86,8 @@ def turn_deadline() -> Failure:
 
 def max_calls(cap: int) -> Failure:
     """The model went on asking for tools, or answered without a word."""
-    message = f"The turn made {cap} calls and was not done (turns.max_calls = {cap})."
+    calls = "call" if cap == 1 else "calls"
+    message = f"The turn made {cap} {calls} and was not done (turns.max_calls = {cap})."
     return Failure("provider_failure", "max_calls", message)
 
 
@@ -141,7 +142,7 @@ def budget_spent(failure: Failure, attempts: int, budget: int) -> Failure:
 
 def retries_spent(failure: Failure, provider: str, requests: int, retries: int) -> Failure:
     """The same, told that the request was sent as often as it may be."""
-    return _because(failure, f"It was sent {requests} times (providers.{provider}.transport_retries = {retries}).")
+    return _because(failure, f"It was sent {_times(requests)} (providers.{provider}.transport_retries = {retries}).")
 
 
 def no_time_left(failure: Failure, wait_s: float) -> Failure:
@@ -157,7 +158,12 @@ def draining(failure: Failure) -> Failure:
 
 
 def _because(failure: Failure, why: str) -> Failure:
-    return replace(failure, message=f"{failure.message} {why}")
+    stop = "" if failure.message.endswith((".", "!", "?", "…")) else "."
+    return replace(failure, message=f"{failure.message}{stop} {why}")
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _coded(error: Failed) -> str:
