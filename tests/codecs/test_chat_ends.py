@@ -5,6 +5,7 @@ import pytest
 from tests.support.chat_stream import DONE, chunk, completion, failure, finish, raw, read, text, text_of, thought, tool
 from worker.codecs.anthropic_messages import AnthropicCodec
 from worker.codecs.events import Completed, Failed, Keepalive, ReasoningDelta, RefusalDelta, StreamEvent, TextDelta
+from worker.codecs.limits import StreamLimits
 from worker.codecs.openai_chat import ChatCodec
 
 ERROR = raw({"error": {"code": 502, "message": "upstream hung up"}})
@@ -43,6 +44,71 @@ def test_whatever_came_until_the_end_is_the_answer_though_a_finish_reason_came_b
     said = chunk({"reasoning": "hm"}, "stop") + chunk({"content": "All "}, early) + chunk({"content": "of it"}, early)
     events = read(said + last)
     assert (text_of(events), isinstance(events[-1], Completed)) == ("All of it", True)
+
+
+def ended(data: bytes, *, broken: bool) -> list[StreamEvent]:
+    """All events of a stream that ends in good order, or not."""
+    decoder = ChatCodec().decoder()
+    return decoder.feed(data) + decoder.close(broken=broken)
+
+
+HALF_CALL = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "wipe", "arguments": ""}}]}
+
+
+@pytest.mark.requirement("codecs:chat:contradicted-finish")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"".join(chunk({"content": words}, "stop") for words in ("All ", "of ", "it")),
+        thought("hm") + finish() + text("Half an ans"),
+        text("I will. ") + finish() + chunk(HALF_CALL),
+        chunk({"content": "I will. "}, "stop") + chunk(HALF_CALL, "stop"),
+        chunk({"content": "I"}, "stop") + chunk({"content": "<th"}) + raw({"choices": [], "usage": {}}),
+    ],
+)
+def test_a_stream_that_breaks_behind_a_finish_reason_that_more_followed_is_a_death(data: bytes) -> None:
+    assert not any(isinstance(entry, Completed | Failed) for entry in ended(data, broken=True))
+    assert isinstance(ended(data, broken=False)[-1], Completed)
+
+
+@pytest.mark.requirement("codecs:chat:contradicted-finish")
+@pytest.mark.parametrize("data", [text("x") + finish(), CALLED + finish("tool_calls"), chunk({"content": "x"}, "stop")])
+def test_a_stream_that_breaks_behind_the_finish_reason_of_a_whole_answer_is_the_answer(data: bytes) -> None:
+    assert ended(data, broken=True) == ended(data, broken=False)
+    assert isinstance(ended(data, broken=True)[-1], Completed)
+
+
+@pytest.mark.requirement("codecs:chat:contradicted-finish")
+@pytest.mark.parametrize("last", [None, "stop"])
+@pytest.mark.parametrize(("end", "parsed"), [(b"", None), (DONE, {}), (finish("tool_calls"), {})])
+def test_no_tool_call_behind_a_finish_reason_is_whole_unless_the_provider_said_so(
+    last: str | None, end: bytes, parsed: object
+) -> None:
+    data = chunk({"content": "I will. "}, "stop") + chunk(HALF_CALL, last) + end
+    (call,) = completion(data).tool_calls
+    assert (call.name, call.arguments, call.arguments_json) == ("wipe", "", parsed)
+
+
+@pytest.mark.requirement("codecs:chat:contradicted-finish")
+def test_a_finish_reason_on_content_starts_no_wait_once_content_has_followed_one() -> None:
+    decoder = ChatCodec().decoder()
+    finishing = []
+    for part in (chunk({"content": "a"}, "stop"), chunk({"content": "b"}, "stop"), chunk({"content": "c"}, "stop")):
+        decoder.feed(part)
+        finishing.append(decoder.finishing)
+    assert finishing == [True, False, False]
+    decoder.feed(finish())
+    assert decoder.finishing
+
+
+@pytest.mark.requirement("codecs:chat:limits")
+@pytest.mark.parametrize(
+    "end", [b"data: {nope\n\n", b"error: boom\n\n", raw({"error": {"message": "x"}}), DONE, finish(), b""]
+)
+def test_what_was_held_back_passes_a_limit_as_a_failure_however_the_answer_ends(end: bytes) -> None:
+    held = chunk({"content": "<think>" + "a" * 10 + "</t"}) + CALLED + finish("tool_calls")
+    failed = failure(held + end, ChatCodec(StreamLimits(text_chars=10)).decoder())
+    assert (failed.failure, failed.code) == ("protocol", "text_too_long")
 
 
 @pytest.mark.requirement("codecs:chat:error-after-finish")
@@ -90,6 +156,24 @@ def test_a_finish_word_that_means_an_error_is_a_retryable_failure_in_whatever_ca
     assert failure(CALLED + finish(word) + DONE) == Failed(
         "retryable", f"the provider ended the answer with finish_reason {word}", word
     )
+
+
+@pytest.mark.requirement("codecs:chat:finish-words")
+@pytest.mark.parametrize(
+    ("words", "meaning"),
+    [
+        ("RECITATION PROHIBITED_CONTENT BLOCKLIST SPII IMAGE_SAFETY Safety content-filter", "content_filter"),
+        ("normal FINISH_REASON_STOP endTurn eosFound STOP", "stop"),
+        ("toolUse TOOL_CALLS tool-call functionCall", "tool_calls"),
+        ("maxTokens FINISH_REASON_MAX_TOKENS", "length"),
+        ("null NULL none None", None),
+    ],
+)
+def test_finish_words_are_known_however_they_are_written(words: str, meaning: str | None) -> None:
+    for word in words.split():
+        completed = completion(CALLED + chunk({}, word) + DONE)
+        assert completed.finish_reason == meaning
+        assert [call.arguments_json for call in completed.tool_calls] == [{}]
 
 
 @pytest.mark.requirement("codecs:finish:unknown-word")
@@ -169,6 +253,86 @@ def test_tool_calls_in_a_message_after_those_of_the_deltas_are_not_called_again_
     assert more.code == "message_changed"
 
 
+def called(arguments: object, name: str = "clock", **rest: object) -> list[dict[str, object]]:
+    return [{"index": 0, "id": "a", "type": "function", "function": {"name": name, "arguments": arguments}} | rest]
+
+
+ROME = '{"city":"Rome"}'
+
+
+@pytest.mark.requirement("codecs:chat:message-calls")
+@pytest.mark.parametrize(
+    "before",
+    [
+        chunk({"tool_calls": called("")}),
+        chunk({"tool_calls": called('{"ci')}),
+        chunk({"tool_calls": called(ROME)}),
+        chunk({"tool_calls": called("")}) + finish("tool_calls"),
+        message(tool_calls=called("")) + message(tool_calls=called('{"city"')),
+        b"",
+    ],
+)
+@pytest.mark.parametrize(
+    "again", [called(ROME), called(ROME, index=None), called(ROME, id="other"), called(ROME, id=None, index=None)]
+)
+def test_a_message_adds_the_arguments_that_a_call_lacked(before: bytes, again: list[dict[str, object]]) -> None:
+    (call,) = completion(before + message("tool_calls", tool_calls=again) + DONE).tool_calls
+    assert (call.name, call.arguments, call.arguments_json) == ("clock", ROME, {"city": "Rome"})
+
+
+@pytest.mark.requirement("codecs:chat:message-calls")
+def test_a_message_adds_the_arguments_of_a_function_call_and_those_of_each_of_several_calls() -> None:
+    old = chunk({"function_call": {"name": "f", "arguments": ""}})
+    (call,) = completion(
+        old + message("function_call", function_call={"name": "f", "arguments": ROME}) + DONE
+    ).tool_calls
+    assert call.arguments == ROME
+    second = {"index": 1, "id": "b"}
+    opened = chunk({"tool_calls": called("") + called("", "other", **second)})
+    whole = called("[2]", "other", **second) + called("[1]")
+    calls = completion(opened + message("tool_calls", tool_calls=whole) + DONE).tool_calls
+    assert [(call.name, call.arguments) for call in calls] == [("clock", "[1]"), ("other", "[2]")]
+    unescaped = completion(chunk({"tool_calls": called("")}) + message(tool_calls=called({"a": 1})) + DONE)
+    assert unescaped.tool_calls[0].arguments_json == {"a": 1}
+
+
+@pytest.mark.requirement("codecs:chat:message-calls")
+@pytest.mark.parametrize("end", [b"", finish("tool_calls")])
+@pytest.mark.parametrize("again", [called(ROME), called("{}", "wipe"), called("{}") * 2, called(7)])
+def test_a_message_that_contradicts_a_call_lets_it_not_run(end: bytes, again: list[dict[str, object]]) -> None:
+    failed = failure(chunk({"tool_calls": called("{}")}) + end + message("tool_calls", tool_calls=again) + DONE)
+    assert failed.failure == "protocol"
+    assert failed.code in ("message_changed", "wrong_type")
+
+
+@pytest.mark.requirement("codecs:chat:limits")
+def test_arguments_that_a_message_adds_count_for_their_limit() -> None:
+    data = chunk({"tool_calls": called("")}) + message("tool_calls", tool_calls=called(ROME)) + DONE
+    assert failure(data, ChatCodec(StreamLimits(argument_chars=5)).decoder()).code == "arguments_too_long"
+
+
+@pytest.mark.requirement("codecs:chat:message")
+@pytest.mark.parametrize("delta", [{"role": "assistant", "content": ""}, {"content": ""}, {"role": "assistant"}, {}])
+def test_a_message_beside_a_delta_that_says_nothing_is_read(delta: dict[str, object]) -> None:
+    both = {"index": 0, "delta": delta, "message": {"role": "assistant", "content": "Hi there"}}
+    for before in (b"", text("Hi")):
+        for last in ("stop", None):
+            assert text_of(read(before + raw({"choices": [both | {"finish_reason": last}]}) + DONE)) == "Hi there"
+    both["delta"] = {"content": "Hi"}
+    assert text_of(read(raw({"choices": [both]}) + DONE)) == "Hi"
+
+
+@pytest.mark.requirement("codecs:chat:message")
+def test_white_space_that_only_the_last_message_has_is_told() -> None:
+    assert text_of(read(message(content="Hello") + message("stop", content="Hello\n\n") + DONE)) == "Hello\n\n"
+
+
+@pytest.mark.requirement("codecs:chat:message")
+def test_a_character_that_came_in_halves_is_the_same_in_a_message() -> None:
+    halves = text("Hi \ud83d") + text("\ude00")
+    assert text_of(read(halves + message("stop", content="Hi \U0001f600!") + DONE)) == "Hi \U0001f600!"
+
+
 # Reasoning inside the content.
 
 
@@ -180,7 +344,7 @@ def test_tool_calls_in_a_message_after_those_of_the_deltas_are_not_called_again_
         ("<think>so</think>Hi", "so", "Hi"),
         ("<think>\na < b </thin\n</think>\n\nHi", "\na < b </thin\n", "\n\nHi"),
         ("<think></think>Hi", "", "Hi"),
-        ("<think>never closed </thi", "never closed </thi", ""),
+        ("<think>never closed </thi", "never closed </thi", "<think>never closed </thi"),
         ("<think>a</think>b<think>c</think>", "a", "b<think>c</think>"),
         ("Hi <think>so</think>", "", "Hi <think>so</think>"),
         ("<thinking>x</thinking>", "", "<thinking>x</thinking>"),
@@ -201,6 +365,26 @@ def test_a_think_tag_at_the_start_of_the_content_is_reasoning(
     assert whole == ()
     repeated = read(b"".join(pieces) + message("stop", content=said) + DONE)
     assert (reasoning_of(repeated), text_of(repeated)) == (reasoning, answer)
+
+
+@pytest.mark.requirement("codecs:chat:think-tag")
+@pytest.mark.parametrize(
+    ("end", "answer"),
+    [(finish(), "<think> is a tag"), (b"", "<think> is a tag"), (finish("length"), ""), (CALLED + finish(), "")],
+)
+def test_a_think_tag_that_is_never_closed_is_the_answer_where_there_is_no_other(end: bytes, answer: str) -> None:
+    events = read(text("<think> is ") + text("a tag") + end + DONE)
+    assert (reasoning_of(events), text_of(events)) == (" is a tag", answer)
+    assert isinstance(events[-1], Completed)
+
+
+@pytest.mark.requirement("codecs:chat:think-tag")
+@pytest.mark.parametrize(
+    "before", [thought("hm"), chunk({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]})]
+)
+def test_after_reasoning_that_has_a_field_of_its_own_a_think_tag_is_text(before: bytes) -> None:
+    events = read(before + text("<think> is a") + text("</think> tag") + finish() + DONE)
+    assert (reasoning_of(events), text_of(events)) == ("hm", "<think> is a</think> tag")
 
 
 @pytest.mark.requirement("codecs:chat:think-tag")

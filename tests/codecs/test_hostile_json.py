@@ -84,9 +84,22 @@ def test_an_item_that_could_not_be_sent_back_is_refused() -> None:
 def test_a_flaw_is_passed_over_in_json_of_a_usual_size_and_makes_a_large_one_none() -> None:
     assert wirejson.parse(b'{"a": NaN, "b": "\xff"}')[0] != {}
     large = b"[" + b"[]," * 100_000 + b"NaN]"
-    with pytest.raises(ValueError, match="longer than"):
+    with pytest.raises(ValueError, match="more than 131072 values"):
         wirejson.parse(large)
     assert failed(read(b"data: " + large + b"\n\n")) == ("protocol", "not_json")
+    for many in (b"{}", b'"\\ud800"', b'"\\uD83D"', b"[]", b"1"):
+        with pytest.raises(ValueError, match="more than 131072 values"):
+            wirejson.parse(b"[" + (many + b",") * 132_000 + b"NaN]")
+    with pytest.raises(ValueError, match="longer than 2097152 bytes"):
+        wirejson.parse(b'["' + b"a" * 2_100_000 + b'",NaN]')
+
+
+@pytest.mark.requirement("codecs:json:flaws")
+def test_a_flaw_beside_a_long_answer_makes_it_not_unreadable() -> None:
+    words = "word, " * 100_000
+    body = json.dumps({"choices": [{"message": {"content": words}, "finish_reason": "stop", "x": float("nan")}]})
+    told, completed = read(body.encode())
+    assert (told, isinstance(completed, Completed)) == (TextDelta(words), True)
 
 
 @pytest.mark.requirement("codecs:sse:limits")

@@ -46,6 +46,12 @@ def test_another_name_at_one_index_without_ids_opens_another_call() -> None:
     assert calls_of(*repeated) == [("a", "f", "{}")]
 
 
+def test_another_name_at_one_index_is_no_other_call_where_the_first_has_an_id() -> None:
+    pieces = [(0, "a", "clock", ""), (0, None, "_utc", ""), (0, None, None, '{"x":1}')]
+    assert calls_of(*pieces) == [("a", "clock", '{"x":1}')]
+    assert [call[1] for call in calls_of((0, None, "f", "{}"), (0, "b", "g", "{}"))] == ["f", "g"]
+
+
 def test_a_name_without_index_and_id_opens_a_call() -> None:
     calls = calls_of((None, None, "f", "{}"), (None, None, "f", "{}"))
     assert [(name, arguments) for _, name, arguments in calls] == [("f", "{}"), ("f", "{}")]

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from tests.support.chat_stream import DONE, chunk, finish, raw, text
+from tests.support.chat_stream import DONE, chunk, finish, raw, text, tool
 from tests.support.peer import Act, Conversation, Peer
 from worker.codecs.events import Completed, TextDelta
 from worker.codecs.messages import Request, UserMessage
 from worker.codecs.openai_chat import ChatCodec
 from worker.engine.stream import Endpoint, attempt_events
 from worker.http import open_client
-from worker.turn.events import Event, Heard
+from worker.turn.events import Died, Event, Heard
 
 USAGE = raw({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
 THOUGHT = chunk({"reasoning_content": "hm "}, "stop")
@@ -72,8 +72,49 @@ async def test_no_pause_is_too_long_once_the_answer_goes_on(client: httpx.AsyncC
 
 @pytest.mark.requirement("http:stream:finish-is-followed")
 async def test_a_finish_reason_on_every_chunk_does_not_end_the_answer(client: httpx.AsyncClient) -> None:
-    parts = [chunk({"content": words}, "stop") for words in WORDS]
-    assert whole(await events_of(client, paced(parts, 0.2), 1.0)) == "".join(WORDS)
+    first, *parts = (chunk({"content": words}, "stop") for words in WORDS)
+    assert whole(await events_of(client, paced([first + parts[0], *parts[1:], DONE], 0.2), 0.1)) == "".join(WORDS)
+
+
+@pytest.mark.requirement("http:stream:broken-behind-finish")
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [chunk({"content": words}, "stop") for words in WORDS],
+        [THOUGHT, text("Half an ans")],
+        [chunk({"content": "I will. "}, "stop"), tool(index=0, id="a", function={"name": "wipe", "arguments": ""})],
+    ],
+    ids=["finish on every chunk", "finish on a thought", "half a call"],
+)
+@pytest.mark.parametrize("how", ["reset", "cut"])
+async def test_a_connection_that_breaks_while_the_answer_goes_on_behind_a_finish_reason_is_a_death(
+    client: httpx.AsyncClient, parts: list[bytes], how: str
+) -> None:
+    async def act(peer: Conversation) -> None:
+        await peer.request()
+        await peer.head()
+        for part in parts:
+            await peer.chunk(part)
+        await asyncio.sleep(0.05)  # what was sent is read before a reset throws it away
+        (peer.reset if how == "reset" else peer.close)()
+
+    events = await events_of(client, act, 5.0)
+    assert isinstance(events[-1], Died)
+    assert not any(isinstance(event, Heard) and isinstance(event.event, Completed) for event in events)
+
+
+@pytest.mark.requirement("http:stream:broken-behind-finish")
+async def test_a_connection_that_breaks_behind_the_finish_reason_of_a_whole_answer_ends_it(
+    client: httpx.AsyncClient,
+) -> None:
+    async def act(peer: Conversation) -> None:
+        await peer.request()
+        await peer.head()
+        await peer.chunk(text("whole") + finish())
+        await asyncio.sleep(0.05)
+        peer.reset()
+
+    assert whole(await events_of(client, act, 5.0)) == "whole"
 
 
 @pytest.mark.requirement("http:stream:finish-is-followed")

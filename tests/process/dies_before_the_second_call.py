@@ -2,6 +2,7 @@
 
 import os
 import signal
+from typing import Any
 
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.tasks import app
@@ -11,12 +12,10 @@ __all__ = ["app"]
 _open_call = ExecutionOutputAccumulator.open_call
 
 
-async def _die_or_open(
-    self: ExecutionOutputAccumulator, call: int, attempt: int, resumes_spent: int, is_new_call: bool, provider: str = ""
-) -> None:
+async def _die_or_open(self: ExecutionOutputAccumulator, call: int, *rest: Any, **more: Any) -> None:
     if call == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    await _open_call(self, call, attempt, resumes_spent, is_new_call, provider)
+    await _open_call(self, call, *rest, **more)
 
 
 ExecutionOutputAccumulator.open_call = _die_or_open  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ here: to which call a piece belongs (`toolargs`), wire formats.
 
 from worker.codecs.events import StreamEvent, ToolCall, ToolCallArguments, ToolCallCompleted, ToolCallOpened
 from worker.codecs.limits import LimitPassedError, StreamLimits
-from worker.codecs.toolargs import ToolCallPieces, bounded_name
+from worker.codecs.toolargs import SaidCall, ToolCallPieces, bounded_name
 from worker.codecs.wirejson import HalfCharacter
 
 
@@ -43,17 +43,35 @@ class AnswerCalls:
         place = pieces.add(index, call_id, name, arguments)
         if len(pieces) > limits.tool_calls:
             raise LimitPassedError("too_many_tool_calls", f"the answer has more than {limits.tool_calls} tool calls")
-        if pieces.size > limits.argument_chars:
-            message = f"the tool arguments are longer than {limits.argument_chars} characters"
-            raise LimitPassedError("arguments_too_long", message)
+        self._check_size()
         if len(pieces) > count:
             events.append(ToolCallOpened(place, bounded_name(name or "")))
         if pieces.size > size:
-            if self._halves is not None:
-                arguments = self._halves.setdefault(place, HalfCharacter()).join(arguments)
-            if arguments:
-                events.append(ToolCallArguments(place, arguments))
+            self._tell(place, arguments, events)
         return place
+
+    def said(self) -> list[SaidCall]:
+        """The calls as the pieces said them, by their places."""
+        return self._pieces.said()
+
+    def take_rest(
+        self, place: int, call_id: str | None, name: str | None, rest: str, events: list[StreamEvent]
+    ) -> None:
+        """Take what the call at `place` lacked. Raises LimitPassedError."""
+        self._pieces.add_rest(place, call_id, name, rest)
+        self._check_size()
+        self._tell(place, rest, events)
+
+    def _check_size(self) -> None:
+        if self._pieces.size > self._limits.argument_chars:
+            message = f"the tool arguments are longer than {self._limits.argument_chars} characters"
+            raise LimitPassedError("arguments_too_long", message)
+
+    def _tell(self, place: int, arguments: str, events: list[StreamEvent]) -> None:
+        if self._halves is not None:
+            arguments = self._halves.setdefault(place, HalfCharacter()).join(arguments)
+        if arguments:
+            events.append(ToolCallArguments(place, arguments))
 
     def complete(self, place: int, events: list[StreamEvent]) -> None:
         """The call at `place` is whole: say so, once."""

@@ -8,7 +8,9 @@ answer depends on it, and is passed over when it does not.
 
 The terminal mark is `finish_reason` or `[DONE]`. `[DONE]` completes the call at once; after a `finish_reason` usage
 may still follow, so the call completes at `[DONE]` or at the end of the stream, with all that came until then: some
-servers send a `finish_reason` in chunks before the last one.
+servers send a `finish_reason` in chunks before the last one. Where content has come behind one, it says nothing on
+later content either: then `[DONE]`, one without content or an orderly end of the stream is the end, and no tool call is
+whole by such an end of the stream alone.
 
 An error after a `finish_reason` unmakes no answer that says something, unless it stands in the same chunk. A
 `finish_reason` that means an error is a failure. After one that nobody knows no tool call is whole.
@@ -17,14 +19,15 @@ An error after a `finish_reason` unmakes no answer that says something, unless i
 from worker.codecs.answer_calls import AnswerCalls
 from worker.codecs.answer_text import AnswerText
 from worker.codecs.chat_fields import (
-    arguments_text,
+    DELTA,
     index_of,
     reasoning_in,
-    text_or_none,
+    said_in_parts,
+    tool_pieces_in,
     usage_of,
     wrong_type,
 )
-from worker.codecs.chat_message import unsaid
+from worker.codecs.chat_message import unsaid, unsaid_of_calls
 from worker.codecs.chat_rules import ChatRules
 from worker.codecs.events import (
     Completed,
@@ -36,11 +39,10 @@ from worker.codecs.events import (
     ToolCall,
     UsageReported,
 )
-from worker.codecs.finish_words import bounded, in_our_words, lets_tools_run, means_error
-from worker.codecs.limits import Profile, StreamLimits
+from worker.codecs.finish_words import bounded, in_our_words, is_no_word, lets_tools_run, means_error
+from worker.codecs.limits import Profile, RuleBrokenError, StreamLimits
 from worker.codecs.think_tag import ThinkTag
-
-_DELTA = "choices[].delta"
+from worker.codecs.wirejson import well_formed
 
 
 class ChatAnswer:
@@ -64,6 +66,8 @@ class ChatAnswer:
         self._content: list[str] = []
         self._has_reasoned = False
         self._is_finishing = False
+        self._goes_on = False
+        """Content has come behind a finish reason."""
 
     @property
     def finishing(self) -> bool:
@@ -83,9 +87,12 @@ class ChatAnswer:
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls as far as they have come; none is whole after a finish reason that nobody knows."""
+        """The tool calls as far as they have come.
+
+        None is whole after a finish reason that nobody knows, or that more followed.
+        """
         calls = self._calls.calls(self._answer_id)
-        if lets_tools_run(self.finish_reason):
+        if self.finish_reason is None or (self._is_finishing and lets_tools_run(self.finish_reason)):
             return calls
         return tuple(ToolCall(call.id, call.name, call.arguments, None) for call in calls)
 
@@ -115,7 +122,7 @@ class ChatAnswer:
         if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
             return False
         index, delta = choice.get("index"), choice.get("delta")
-        if index != 0 or type(index) is not int or choice.get("finish_reason"):
+        if index != 0 or type(index) is not int or choice.get("finish_reason") or choice.get("message"):
             return False
         if type(delta) is not dict or len(delta) != 1 or type(text := delta.get("content")) is not str:
             return False
@@ -127,6 +134,7 @@ class ChatAnswer:
         """`[DONE]` came: the answer is over. Raises RuleBrokenError."""
         if self._rules is not None:
             self._rules.check_done()
+        self._is_finishing = True
         self.end(events)
 
     def take_beside_error(self, value: dict[str, object], events: list[StreamEvent]) -> None:
@@ -142,6 +150,7 @@ class ChatAnswer:
             return False
         self.take("", document, events)
         if not (events and isinstance(events[-1], Failed)):
+            self._is_finishing = True
             self.end(events)
         return True
 
@@ -152,6 +161,7 @@ class ChatAnswer:
             return
         for kind, piece in self._think_tag.rest() if self._think_tag is not None else ():
             self._text.say(kind, piece, events)
+        self._say_unclosed(events)
         self._text.end(events)
         self._calls.end(events)
         usage = None if self.raw_usage is None else usage_of(self.raw_usage)
@@ -186,27 +196,60 @@ class ChatAnswer:
         return index
 
     def _take_first_choice(self, choice: dict[str, object], events: list[StreamEvent]) -> None:
-        before = len(events)
-        delta = choice.get("delta") or self._unsaid(choice.get("message"))
-        if delta:
-            if not isinstance(delta, dict):
-                raise wrong_type(_DELTA, "an object", delta)
-            self._take_delta(delta, events)
-        if len(events) > before:
+        try:
+            has_content = self._take_content(choice.get("delta"), choice.get("message"), events)
+        except RuleBrokenError:
+            if len(self._calls):  # a call that nobody knows to be whole must not run
+                self._is_finishing = False
+            raise
+        if has_content:
             self._is_finishing = False
+            self._goes_on = self._goes_on or self.finish_reason is not None
         finish = choice.get("finish_reason")
         if finish:
             if not isinstance(finish, str):
                 raise wrong_type("choices[].finish_reason", "text", finish)
-            if finish != "null":  # the word, as some servers send it in every chunk
+            if not is_no_word(finish):
                 self.finish_reason = bounded(finish)
-                self._is_finishing = True
+                # Where the word stands on content that more followed, it says nothing on the next content either.
+                self._is_finishing = not (has_content and self._goes_on)
 
-    def _unsaid(self, message: object) -> object:
+    def _take_content(self, delta: object, message: object, events: list[StreamEvent]) -> bool:
+        """Take what both say; whether it was anything."""
+        before = len(events), len(self._content)
+        if delta:
+            if not isinstance(delta, dict):
+                raise wrong_type(DELTA, "an object", delta)
+            self._take_delta(delta, events)
+        if message and before == (len(events), len(self._content)):  # else it repeats the delta
+            self._take_message(message, events)
+        return before != (len(events), len(self._content))
+
+    def _take_message(self, message: object, events: list[StreamEvent]) -> None:
         if not isinstance(message, dict):
-            return message
-        content, refusal = "".join(self._content), self._text.refusal or ""
-        return unsaid(message, content, refusal, has_reasoned=self._has_reasoned, calls=len(self._calls))
+            raise wrong_type("choices[].message", "an object", message)
+        content, refusal = well_formed("".join(self._content)), self._text.refusal or ""
+        delta = unsaid(message, content, refusal, has_reasoned=self._has_reasoned)
+        if len(self._calls):
+            rests = unsaid_of_calls(list(tool_pieces_in(message, self._limits.index)), self._calls.said())
+            self._take_delta(delta | {"tool_calls": None, "function_call": None}, events)
+            for rest in rests:
+                self._calls.take_rest(*rest, events)
+        else:
+            self._take_delta(delta, events)
+
+    def _say_unclosed(self, events: list[StreamEvent]) -> None:
+        """A think tag that the model never closed, though it was not cut off, was the answer."""
+        is_open = self._think_tag is not None and self._think_tag.is_inside
+        says_nothing = not self._text.is_answer and len(self._calls) == 0
+        if is_open and says_nothing and in_our_words(self.finish_reason) in (None, "stop"):
+            self._text.say(TextDelta, "".join(self._content), events)
+
+    def _say_reasoning(self, reasoning: str, events: list[StreamEvent]) -> None:
+        if self._think_tag is not None and not self._content:
+            self._think_tag.is_past = True  # a server that has a field for it writes no tags
+        self._has_reasoned = True
+        self._text.say(ReasoningDelta, reasoning, events)
 
     def _say_content(self, content: str, events: list[StreamEvent]) -> None:
         self._content.append(content)
@@ -218,8 +261,7 @@ class ChatAnswer:
 
     def _take_delta(self, delta: dict[str, object], events: list[StreamEvent]) -> None:
         if reasoning := reasoning_in(delta):
-            self._has_reasoned = True
-            self._text.say(ReasoningDelta, reasoning, events)
+            self._say_reasoning(reasoning, events)
         content = delta.get("content")
         if content:
             if isinstance(content, str):
@@ -229,57 +271,14 @@ class ChatAnswer:
         refusal = delta.get("refusal")
         if refusal:
             if not isinstance(refusal, str):
-                raise wrong_type(f"{_DELTA}.refusal", "text", refusal)
+                raise wrong_type(f"{DELTA}.refusal", "text", refusal)
             self._text.say(RefusalDelta, refusal, events)
-        self._take_tool_calls(delta, events)
-
-    def _take_tool_calls(self, delta: dict[str, object], events: list[StreamEvent]) -> None:
-        calls = delta.get("tool_calls")
-        if calls:
-            if not isinstance(calls, list):
-                raise wrong_type(f"{_DELTA}.tool_calls", "a list", calls)
-            for call in calls:
-                self._take_tool_call(call, events)
-        elif function := delta.get("function_call"):  # what tool_calls replaced: one call, without index and id
-            self._take_function(f"{_DELTA}.function_call", 0, None, function, events)
+        for piece in tool_pieces_in(delta, self._limits.index):
+            self._calls.take(*piece, events)
 
     def _take_parts(self, parts: object, events: list[StreamEvent]) -> None:
-        if not isinstance(parts, list):
-            raise wrong_type(f"{_DELTA}.content", "text or a list of parts", parts)
-        for part in parts:
-            if not isinstance(part, dict):
-                raise wrong_type(f"{_DELTA}.content[]", "an object", part)
-            if part.get("type") == "text":
-                text = part.get("text")
-                if text:
-                    if not isinstance(text, str):
-                        raise wrong_type(f"{_DELTA}.content[].text", "text", text)
-                    self._say_content(text, events)
-            elif part.get("type") == "thinking":
-                pieces = part.get("thinking")
-                for piece in pieces if isinstance(pieces, list) else [{"text": pieces}]:
-                    text = piece.get("text") if isinstance(piece, dict) else None
-                    if text and isinstance(text, str):
-                        self._has_reasoned = True
-                        self._text.say(ReasoningDelta, text, events)
-
-    def _take_tool_call(self, call: object, events: list[StreamEvent]) -> None:
-        where = f"{_DELTA}.tool_calls[]"
-        if call is None:
-            return
-        if not isinstance(call, dict):
-            raise wrong_type(where, "an object", call)
-        index = call.get("index")
-        if index is not None:
-            index = index_of(f"{where}.index", index, self._limits.index)
-        call_id = text_or_none(f"{where}.id", call.get("id"))
-        self._take_function(f"{where}.function", index, call_id, call.get("function") or {}, events)
-
-    def _take_function(
-        self, where: str, index: int | None, call_id: str | None, function: object, events: list[StreamEvent]
-    ) -> None:
-        if not isinstance(function, dict):
-            raise wrong_type(where, "an object", function)
-        name = text_or_none(f"{where}.name", function.get("name"))
-        arguments = arguments_text(f"{where}.arguments", function.get("arguments"))
-        self._calls.take(index, call_id, name, arguments, events)
+        for kind, piece in said_in_parts(f"{DELTA}.content", parts):
+            if kind == "text":
+                self._say_content(piece, events)
+            else:
+                self._say_reasoning(piece, events)

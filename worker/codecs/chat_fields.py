@@ -4,6 +4,8 @@ What belongs here: reading one field. What must not be known here: what came bef
 """
 
 import json
+from collections.abc import Iterator
+from typing import Literal
 
 from worker.codecs.events import Usage
 from worker.codecs.field_types import count_of, described, is_count
@@ -11,6 +13,9 @@ from worker.codecs.limits import LimitPassedError, RuleBrokenError
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where servers put reasoning: one of both, or the same in both."""
+DELTA = "choices[].delta"
+ToolPiece = tuple[int | None, str | None, str | None, str]
+"""A piece of a tool call: index, id, name, arguments, as far as it has them."""
 
 
 def reasoning_in(delta: dict[str, object]) -> str:
@@ -66,6 +71,56 @@ def arguments_text(where: str, value: object) -> str:
     if isinstance(value, dict | list):  # whole, unescaped: the text is ours then
         return json.dumps(value)
     raise wrong_type(where, "text or an object", value)
+
+
+def said_in_parts(where: str, parts: object) -> Iterator[tuple[Literal["text", "thinking"], str]]:
+    """What the parts of a content say, with the kind of each; other kinds are passed over. Raises RuleBrokenError."""
+    if not isinstance(parts, list):
+        raise wrong_type(where, "text or a list of parts", parts)
+    for part in parts:
+        if not isinstance(part, dict):
+            raise wrong_type(f"{where}[]", "an object", part)
+        if part.get("type") == "text":
+            text = part.get("text")
+            if text:
+                if not isinstance(text, str):
+                    raise wrong_type(f"{where}[].text", "text", text)
+                yield "text", text
+        elif part.get("type") == "thinking":
+            pieces = part.get("thinking")
+            for piece in pieces if isinstance(pieces, list) else [{"text": pieces}]:
+                text = piece.get("text") if isinstance(piece, dict) else None
+                if text and isinstance(text, str):
+                    yield "thinking", text
+
+
+def tool_pieces_in(delta: dict[str, object], highest_index: int) -> Iterator[ToolPiece]:
+    """The pieces of tool calls that a delta has. Raises RuleBrokenError."""
+    calls = delta.get("tool_calls")
+    if not calls:
+        if function := delta.get("function_call"):  # what tool_calls replaced: one call, without index and id
+            yield 0, None, *_name_and_arguments(f"{DELTA}.function_call", function)
+        return
+    where = f"{DELTA}.tool_calls[]"
+    if not isinstance(calls, list):
+        raise wrong_type(f"{DELTA}.tool_calls", "a list", calls)
+    for call in calls:
+        if call is None:
+            continue
+        if not isinstance(call, dict):
+            raise wrong_type(where, "an object", call)
+        index = call.get("index")
+        if index is not None:
+            index = index_of(f"{where}.index", index, highest_index)
+        call_id = text_or_none(f"{where}.id", call.get("id"))
+        yield index, call_id, *_name_and_arguments(f"{where}.function", call.get("function") or {})
+
+
+def _name_and_arguments(where: str, function: object) -> tuple[str | None, str]:
+    if not isinstance(function, dict):
+        raise wrong_type(where, "an object", function)
+    name = text_or_none(f"{where}.name", function.get("name"))
+    return name, arguments_text(f"{where}.arguments", function.get("arguments"))
 
 
 def wrong_type(where: str, wanted: str, value: object) -> RuleBrokenError:

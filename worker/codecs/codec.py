@@ -30,8 +30,11 @@ class Decoder(Protocol):
         """Take the next bytes, cut anywhere; give what they complete, in order. Empty: they complete nothing yet."""
         ...
 
-    def close(self) -> list[StreamEvent]:
+    def close(self, *, broken: bool = False) -> list[StreamEvent]:
         """The stream ended. Gives `Completed` if the terminal mark had been seen, else nothing terminal: a death.
+
+        `broken`: it did not end in good order (a reset, a timeout, a malformed transfer). Then a mark that more of the
+        answer followed is none.
 
         A body that turns out to be one whole JSON answer instead of a stream is given here too (profile `compat`).
         """

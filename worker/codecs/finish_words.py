@@ -2,8 +2,8 @@
 
 What belongs here: the words, of every wire format that has such a field. What must not be known here: where they stand.
 
-Words are compared without regard to case, hyphens and underscores alike. A word that is not here is kept as it is, and
-no tool call of such an answer runs: nobody knows whether it is whole.
+Words are compared by their letters alone, without `finish_reason_` before them. A word that is not here is kept as it
+is, and no tool call of such an answer runs: nobody knows whether it is whole.
 """
 
 from worker.codecs.wirejson import well_formed
@@ -20,10 +20,13 @@ _MEANINGS = {
         "end_of_turn",
         "end_turn",
         "eos",
+        "eos_found",
         "eos_token",
         "finish",
         "finished",
+        "normal",
         "stop_sequence",
+        "stop_token",
         "success",
     ),
     "tool_calls": ("tool_calls", "tool_call", "tool_use", "function_call", "function_calls"),
@@ -35,29 +38,48 @@ _MEANINGS = {
         "model_context_window_exceeded",
         "model_length",
     ),
-    "content_filter": ("content_filter", "safety", "sensitive"),
+    "content_filter": (
+        "blocklist",
+        "content_filter",
+        "content_filtered",
+        "guardrail_intervened",
+        "image_prohibited_content",
+        "image_recitation",
+        "image_safety",
+        "language",
+        "model_armor",
+        "prohibited_content",
+        "recitation",
+        "safety",
+        "sensitive",
+        "spii",
+    ),
     "refusal": ("refusal",),
     "pause_turn": ("pause_turn",),
 }
-_OURS = {word: meaning for meaning, words in _MEANINGS.items() for word in words}
-_ERRORS = frozenset(
-    {
-        "abort",
-        "aborted",
-        "canceled",
-        "cancelled",
-        "error",
-        "failed",
-        "failure",
-        "insufficient_system_resource",
-        "internal_error",
-        "malformed_function_call",
-        "malformed_tool_call",
-        "network_error",
-        "server_error",
-        "timeout",
-    }
+_ERRORS = (
+    "abort",
+    "aborted",
+    "canceled",
+    "cancelled",
+    "error",
+    "failed",
+    "failure",
+    "insufficient_system_resource",
+    "internal_error",
+    "malformed_function_call",
+    "malformed_tool_call",
+    "network_error",
+    "server_error",
+    "timeout",
 )
+_NO_WORDS = ("null", "none")
+"""What some servers write in every chunk where a null is due."""
+
+
+def is_no_word(word: str) -> bool:
+    """Whether the word says that the answer has not finished."""
+    return _plain(word) in _NO_WORDS
 
 
 def bounded(word: str) -> str:
@@ -72,7 +94,7 @@ def in_our_words(word: str | None) -> str | None:
 
 def means_error(word: str | None) -> bool:
     """Whether the word stands for an error, so that the same request may succeed later."""
-    return word is not None and _plain(word) in _ERRORS
+    return word is not None and _plain(word) in _PLAIN_ERRORS
 
 
 def lets_tools_run(word: str | None) -> bool:
@@ -81,4 +103,8 @@ def lets_tools_run(word: str | None) -> bool:
 
 
 def _plain(word: str) -> str:
-    return word.lower().replace("-", "_")
+    return "".join(letter for letter in word.lower() if letter not in "-_ ").removeprefix("finishreason")
+
+
+_OURS = {_plain(word): meaning for meaning, words in _MEANINGS.items() for word in words}
+_PLAIN_ERRORS = frozenset(map(_plain, _ERRORS))

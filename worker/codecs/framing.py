@@ -27,9 +27,10 @@ class AnswerReader(Protocol):
     """What one wire format makes of the objects of one stream.
 
     Its methods append what they learn to `events`; a `Completed` or `Failed` as the last of them ends the decoding. All
-    but `end` may raise `RuleBrokenError` for a peer that breaks a rule. `finish_reason`, `tool_calls`, `raw_usage` as
-    in `worker.codecs.codec.Decoder`. `raw_error`: an error that the reader itself found in an object, else None.
-    `pieces_below`: the keys on the way to where strings are pieces of a longer text, see `wirejson.parse`.
+    may raise `RuleBrokenError` for a peer that breaks a rule; `end` only where what it held back passes a limit.
+    `finish_reason`, `tool_calls`, `raw_usage` as in `worker.codecs.codec.Decoder`. `raw_error`: an error that the
+    reader itself found in an object, else None. `pieces_below`: the keys on the way to where strings are pieces of a
+    longer text, see `wirejson.parse`.
     """
 
     pieces_below: tuple[str, ...]
@@ -41,7 +42,7 @@ class AnswerReader(Protocol):
 
     @property
     def ends_with_stream(self) -> bool:
-        """The end of the stream completes the call, with all that came until then."""
+        """The end of the stream completes the call, with all that came until then; a broken one, if `finishing`."""
         ...
 
     @property
@@ -137,23 +138,27 @@ class FramedDecoder:
             self._take_items(self._sse.feed(data), events)
         return events
 
-    def close(self) -> list[StreamEvent]:
-        """The stream ended. Nothing terminal is given when the terminal mark was not seen: a death."""
+    def close(self, *, broken: bool = False) -> list[StreamEvent]:
+        """The stream ended. Nothing terminal is given when the terminal mark was not seen: a death.
+
+        `broken`: not in good order, so that a mark which more of the answer followed does not count.
+        """
         events: list[StreamEvent] = []
         if self._ended:
             return events
         self._take_items(self._sse.close(), events)
         if not self._ended:
             try:
-                self._end_of_stream(events)
-            except RuleBrokenError as broken:
-                self._break(broken, events)
+                self._end_of_stream(events, broken=broken)
+            except RuleBrokenError as rule:
+                self._break(rule, events)
             self._ended = True
         return events
 
-    def _end_of_stream(self, events: list[StreamEvent]) -> None:
+    def _end_of_stream(self, events: list[StreamEvent], *, broken: bool) -> None:
         if self._reader.ends_with_stream:
-            self._reader.end(events)
+            if self._reader.finishing or not broken:
+                self._reader.end(events)
         elif not self._take_body(events) and (failure := self._foreign.end()):
             self._fail(failure, self._foreign.raw_error, events)
 
@@ -266,13 +271,23 @@ class FramedDecoder:
         self._ended = True
         self._raw_error = raw_error
         if self._repairs and stood and self._reader.stands:
-            self._reader.end(events)
+            self._end_all_the_same(events)
         else:
             events.append(failure)
 
     def _break(self, broken: RuleBrokenError, events: list[StreamEvent]) -> None:
         self._ended = True
         if self._repairs and self._reader.finishing and not isinstance(broken, LimitPassedError):
-            self._reader.end(events)
+            self._end_all_the_same(events)
         else:
-            events.append(Failed("protocol", str(broken), broken.code))
+            events.append(_rule_broken(broken))
+
+    def _end_all_the_same(self, events: list[StreamEvent]) -> None:
+        try:
+            self._reader.end(events)
+        except LimitPassedError as passed:  # by what was held back
+            events.append(_rule_broken(passed))
+
+
+def _rule_broken(broken: RuleBrokenError) -> Failed:
+    return Failed("protocol", str(broken), broken.code)

@@ -44,6 +44,11 @@ class ThinkTag:
             thought, self._held = thought[: len(thought) - size], thought[len(thought) - size :]
         return [(ReasoningDelta, thought), (TextDelta, text)]
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether a tag was opened and not closed."""
+        return self._is_inside and not self.is_past
+
     def rest(self) -> list[tuple[Said, str]]:
         """What is still held when nothing more comes: it was no tag."""
         held, self._held = self._held, ""

@@ -7,6 +7,7 @@ formats, tools, turns. Pieces are joined once, at the end, so the work is linear
 import hashlib
 import json
 import re
+from typing import NamedTuple
 
 from worker.codecs.call_identity import LONGEST, bounded_id
 from worker.codecs.events import ToolCall
@@ -37,10 +38,22 @@ class _Call:
         self.length += len(piece)
         return len(piece)
 
+    def joined(self) -> str:
+        """All pieces so far."""
+        self.pieces = ["".join(self.pieces)]
+        return self.pieces[0]
+
     def _is_whole_and_equals(self, piece: str) -> bool:
-        joined = "".join(self.pieces)
-        self.pieces = [joined]
-        return joined == piece and parse_arguments(joined) is not None
+        return self.joined() == piece and parse_arguments(piece) is not None
+
+
+class SaidCall(NamedTuple):
+    """A tool call as far as its pieces said it. `order`: its index."""
+
+    order: int
+    call_id: str | None
+    name: str | None
+    arguments: str
 
 
 class ToolCallPieces:
@@ -78,6 +91,17 @@ class ToolCallPieces:
             self.size += call.add(arguments, unless_repeated=self._repairs)
         return call.position
 
+    def said(self) -> list[SaidCall]:
+        """The calls as the pieces said them, in the order in which they were opened."""
+        return [SaidCall(call.index, call.call_id, call.name, call.joined()) for call in self._calls]
+
+    def add_rest(self, place: int, call_id: str | None, name: str | None, rest: str) -> None:
+        """Take what the call at `place` lacked."""
+        call = self._calls[place]
+        call.call_id = call.call_id or call_id
+        call.name = call.name or name
+        self.size += call.add(rest, unless_repeated=False)
+
     def _find(self, index: int | None, call_id: str | None, name: str | None) -> _Call | None:
         if index is None:
             found = self._by_id.get(call_id) if call_id else None
@@ -87,7 +111,7 @@ class ToolCallPieces:
                 # Some servers give every call the index 0: then the id tells them apart.
                 found = self._by_id.get(call_id)
                 return found if found and found.index == index else None
-            if found and name and found.name not in (None, name) and not (call_id and found.call_id == call_id):
+            if found and found.call_id is None and name and found.name not in (None, name):
                 return None  # they give it without ids too: then another name opens another call
         if found is None and not call_id and not name and self._calls:
             return self._calls[-1]

@@ -16,8 +16,11 @@ import orjson
 MAX_DEPTH = 128
 """How deep objects and lists of a peer's JSON may be nested."""
 
-_MOST_FLAWED_BYTES = 256 * 1024
-"""What is longer and has a flaw is no JSON: it is repaired value by value, which takes long."""
+_MOST_FLAWED_BYTES = 2 * 1024 * 1024
+_MOST_FLAWED_VALUES = 128 * 1024
+"""What is longer, or of more values, and has a flaw is no JSON: it is repaired value by value, which takes long."""
+_VALUE_MARKS = (b"[", b"{", b",", b":", b"\\ud", b"\\uD")
+"""Begin a value, a key or a half character: each of them costs about the same."""
 _HIGH_HALVES = ("\ud800", "\udbff")
 
 
@@ -75,6 +78,8 @@ class HalfCharacter:
 def _flawed(data: bytes) -> object:
     if len(data) > _MOST_FLAWED_BYTES:
         raise ValueError(f"no JSON, or JSON with a flaw and longer than {_MOST_FLAWED_BYTES} bytes")
+    if sum(map(data.count, _VALUE_MARKS)) > _MOST_FLAWED_VALUES:
+        raise ValueError(f"no JSON, or JSON with a flaw and of more than {_MOST_FLAWED_VALUES} values")
     try:
         value = json.loads(data.decode("utf-8", "replace"))
     except RecursionError:

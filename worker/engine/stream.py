@@ -129,7 +129,7 @@ class _Reader:
             return self._end(_ENDED_EARLY)
         except HTTP_FAULTS as error:
             fault = classify(error)
-            return self._end((_DEATHS.get(fault.code, "reset"), fault.message))
+            return self._end((_DEATHS.get(fault.code, "reset"), fault.message), broken=True)
         return self._end(_ENDED_EARLY) if data is None else self._take(data)
 
     def _take(self, data: bytes) -> list[StreamEvent]:
@@ -160,8 +160,8 @@ class _Reader:
         told = [*decoder.feed(bytes(self.start)), *decoder.close()]
         return _is_terminal(told) and not (isinstance(told[-1], Failed) and told[-1].code == "not_a_stream")
 
-    def _end(self, death: tuple[DeathKind, str]) -> list[StreamEvent]:
-        heard = self._decoder.close()
+    def _end(self, death: tuple[DeathKind, str], *, broken: bool = False) -> list[StreamEvent]:
+        heard = self._decoder.close(broken=broken)
         self._look_at_start(heard)
         self.ended = True
         if not _is_terminal(heard):
