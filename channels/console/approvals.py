@@ -5,6 +5,7 @@ requests are stored, who may answer them.
 """
 
 import asyncio
+import contextlib
 import getpass
 import json
 import os
@@ -27,6 +28,11 @@ from worker.app import make_app, wake_session
 from worker.output.approvals import APPROVE_ONCE, APPROVE_SESSION, DENY
 from worker.output.events import ApprovalRequestOutput
 from worker.store.approvals import PendingApproval
+
+try:
+    import termios
+except ImportError:  # no terminal of this kind, and nothing to discard
+    termios = None  # type: ignore[assignment]
 
 _WORDS = {
     APPROVE_ONCE: ("o", "once", "y", "yes"),
@@ -106,12 +112,13 @@ async def answer_at_terminal(request: ApprovalRequestOutput, waits: Callable[[],
     """The key of the option that the person at the terminal chooses.
 
     None: the terminal says nothing more, or `waits` says that the request was decided elsewhere. The question may then
-    stand at the end of the last line.
+    stand at the end of the last line. What was typed before a question stood there answers nothing: it is discarded.
     """
     console = open_console()
     offered = {key: words for key, words in _WORDS.items() if key in {option.key for option in request.options}}
     console.print(Text(for_terminal(f"tool {request.name} {request.arguments}"), "bold"), soft_wrap=True)
     while True:
+        _discard_typed(sys.stdin.fileno())
         _put_question(console, request, offered)
         line = await _typed_while(waits)
         if line is None:
@@ -131,6 +138,13 @@ async def _typed_while(waits: Callable[[], bool]) -> str | None:
         return None
     finally:
         typing.cancel()
+
+
+def _discard_typed(terminal: int) -> None:
+    """Nobody may let a tool run unseen. `_line` takes one line and keeps none, so all else is still in the terminal."""
+    if termios is not None:
+        with contextlib.suppress(termios.error):  # no terminal, or it is gone: reading it will tell
+            termios.tcflush(terminal, termios.TCIFLUSH)
 
 
 def _put_question(console: Console, request: ApprovalRequestOutput, offered: dict[str, tuple[str, ...]]) -> None:

@@ -177,6 +177,8 @@ class _Running:
         """Ask the person at the terminal about what waits; what is decided elsewhere meanwhile is asked no more."""
         for request in tuple(self._shown.waiting.values()):
             waits = partial(self._waits, request.approval)
+            if not waits():  # decided meanwhile, or this process leaves
+                continue
             self._shown.dangling = True  # whatever is printed before an answer begins a line of its own
             option = await approvals.answer_at_terminal(request, waits)
             if option is None and self._shown.dangling:

@@ -38,6 +38,7 @@ steps = [ { text = "I will look. " }, { tool = "clock", arguments = { timezone =
 [[calls]]
 steps = [ { text = "I have looked." } ]
 """
+TWO_TOOLS = SCRIPT.replace(" ]\n", ', { tool = "clock", arguments = { timezone = "Asia/Tokyo" } } ]\n', 1)
 WITHIN_S = 30.0
 
 
@@ -108,11 +109,15 @@ class Terminal:
 
 
 @contextlib.asynccontextmanager
-async def at_terminal(url: str, folder: Path, **more: Any) -> AsyncIterator[Terminal]:
+async def at_terminal(
+    url: str, folder: Path, *, script: str = SCRIPT, typed_ahead: str = "", **more: Any
+) -> AsyncIterator[Terminal]:
+    """A terminal that asks its first question. `typed_ahead`: what is typed before there is anything to see."""
     async with (
-        stand_in(SCRIPT, folder) as provider,
+        stand_in(script, folder) as provider,
         Terminal(environment(provider.base_url, url, folder, **more)) as terminal,
     ):
+        terminal.type(typed_ahead)
         await terminal.until("n: Deny? ")
         yield terminal
 
@@ -155,6 +160,37 @@ async def test_what_is_no_answer_is_asked_again(real_url: str, tmp_path: Path) -
         terminal.type("yes\n")
         assert await terminal.end() == 0
     assert "decided: approve_once" in terminal.shown
+
+
+@pytest.mark.requirement("approvals:run:type-ahead")
+@pytest.mark.parametrize("typed_ahead", ["y\n", "y", "s\ny\n"])
+async def test_what_was_typed_before_the_question_stood_there_answers_nothing(
+    real_url: str, tmp_path: Path, typed_ahead: str
+) -> None:
+    async with at_terminal(real_url, tmp_path, typed_ahead=typed_ahead) as terminal:
+        terminal.type("n\n")
+        assert await terminal.end() == 0
+    assert terminal.shown.count("n: Deny? ") == 1
+    assert f"decided: deny by {person()}" in terminal.shown
+    assert "tool clock: done" not in terminal.shown
+
+
+@pytest.mark.requirement("approvals:run:type-ahead")
+@pytest.mark.parametrize("typed", ["y\ny\n", "perhaps\ny\ny\n"])
+async def test_a_line_answers_one_question_and_what_follows_it_answers_no_other(
+    real_url: str, tmp_path: Path, typed: str
+) -> None:
+    first = len(typed.split()) - 1  # the lines that the first request takes, each at a question of its own
+    async with at_terminal(real_url, tmp_path, script=TWO_TOOLS) as terminal:
+        terminal.type(typed)
+        await terminal.until("n: Deny? ", times=2)
+        if first > 1:
+            assert "decided:" not in terminal.shown
+            terminal.type("y\n")
+            await terminal.until("n: Deny? ", times=3)
+        terminal.type("n\n")
+        assert await terminal.end() == 0
+    assert (terminal.shown.count("decided: approve_once"), terminal.shown.count("decided: deny")) == (1, 1)
 
 
 @pytest.mark.requirement("approvals:run:elsewhere")
@@ -200,6 +236,19 @@ async def test_who_leaves_the_terminal_is_told_how_to_decide_later(
     record = await read_turn(real_redis, one.turn)
     assert record is not None
     assert record.state == "parked"
+
+
+@pytest.mark.requirement("approvals:run:left")
+async def test_who_leaves_at_the_first_of_two_questions_is_not_asked_the_second(
+    real_url: str, real_redis: redis.asyncio.Redis, tmp_path: Path
+) -> None:
+    async with at_terminal(real_url, tmp_path, script=TWO_TOOLS) as terminal:
+        terminal.signal(signal.SIGINT)
+        assert await terminal.end() == 130
+    assert terminal.shown.count("n: Deny? ") == 1
+    for one in await waiting(real_redis):
+        assert f"lastword approvals grant {one.approval}" in terminal.shown
+    assert terminal.shown.count("lastword approvals grant ") == 2
 
 
 # Where nobody can be asked.

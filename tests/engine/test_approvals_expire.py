@@ -1,6 +1,7 @@
 """The end of the time to answer comes with the heartbeat of any process, busy or not."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -15,9 +16,9 @@ LIMITS = HeartbeatLimits(ttl_s=0.8, renew_s=0.1, sweep_s=0.05)
 WITHIN_S = 10.0
 
 
-async def parked(client: redis.asyncio.Redis) -> str:
+async def parked(client: redis.asyncio.Redis, session: str = SESSION) -> str:
     """A turn that waits for a person whose time is over."""
-    accumulator = await driven(client)
+    accumulator = await driven(client, session=session)
     await with_tools(accumulator, "mail")
     await ask(accumulator)
     await client.hset(keys.approvals(accumulator.turn), "1_0:expires", 1)
@@ -46,3 +47,39 @@ async def test_a_request_expires_by_the_heartbeat_of_any_process_and_its_session
     await asyncio.to_thread(heartbeat.stop)
     client.close()
     assert woken == ([SESSION] if wakes and room else [])
+
+
+@pytest.mark.requirement("approvals:expire:broken")
+@pytest.mark.parametrize("broken", ["a name", "a type", "a turn"])
+async def test_a_broken_request_keeps_no_other_turn_from_its_expiry_and_is_logged(
+    real_redis: redis.asyncio.Redis, real_url: str, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    first, last = sorted([await parked(real_redis), await parked(real_redis, "chat/2")])
+    named = first
+    if broken == "a name":
+        await real_redis.hset(keys.approvals(first), "pending", "garbage")
+    elif broken == "a type":
+        await real_redis.set(keys.approvals(first), "garbage")
+    else:
+        named = "garbage"
+        await real_redis.zadd(keys.due(0), {keys.DUE_APPROVAL + named: 1})
+    client = connect.open_redis_sync(real_url)
+    logged = logging.getLogger("lastword")
+    logged.addHandler(caplog.handler)
+    heartbeat = Heartbeat(client, LIMITS, 1, None, lambda: 0)
+    heartbeat.start(asyncio.get_running_loop())
+
+    async def look() -> bool:
+        return (await record_of(real_redis, last)).state == "queued"
+
+    try:
+        await eventually(look, bool, "the turn behind the broken one to be queued", WITHIN_S)
+        await asyncio.to_thread(heartbeat.stop)
+    finally:
+        logged.removeHandler(caplog.handler)
+        client.close()
+    event = "approval_not_readable" if broken == "a name" else "approval_not_expired"
+    told = [line for line in caplog.records if line.getMessage() == event]
+    assert {getattr(line, "lastword", {})["turn"] for line in told} == {named}
+    assert "heartbeat_lost_redis" not in [line.getMessage() for line in caplog.records]
+    assert "garbage" not in str([getattr(line, "lastword", {}) | {"turn": ""} for line in told])

@@ -497,10 +497,49 @@ async def test_an_expiry_whose_reply_was_lost_is_repeated_without_effect(
     turn, _ = await parked(any_redis, "mail", "clock")
     await overdue(any_redis, turn)
     names, args = approvals._names(turn), approvals._common(turn)
-    assert approvals._expire.run(blocking, names, args) == [1]
+    assert approvals._expire.run(blocking, names, args) == [1, 0]
     after = await dump(any_redis)
-    assert approvals._expire.run(blocking, names, args) == [1]
+    assert approvals._expire.run(blocking, names, args) == [1, 0]
     assert await dump(any_redis) == after
+
+
+@pytest.mark.requirement("approvals:expire:broken")
+async def test_a_decision_beside_what_cannot_be_read_leaves_that_as_it_is(
+    any_redis: Redis, blocking: redis.Redis
+) -> None:
+    turn, [first, second] = await parked(any_redis, "mail", "clock")
+    await overdue(any_redis, turn)
+    await any_redis.hset(keys.approvals(turn), mapping={"pending": "garbage 1_0 1_1 1_7", "1_1:expires": "soon"})
+    expire_due(blocking, 0)
+    assert (await record_of(any_redis, turn)).state == "queued"
+    left = (await any_redis.hget(keys.approvals(turn), "pending")).split()
+    assert left == [b"garbage", b"1_1", b"1_7"]
+    assert (await taken(any_redis)).facts[-1] == ApprovalDecided(1, 0, "expired", None)
+    assert await resolve(any_redis, first, "deny", "Jo") == "prompt_expired"
+    await decided(any_redis, second)
+    assert (await any_redis.hget(keys.approvals(turn), "pending")).split() == [b"garbage", b"1_7"]
+
+
+@pytest.mark.requirement("approvals:newer-version")
+@pytest.mark.parametrize("where", ["record", "approvals"])
+async def test_a_turn_in_which_a_newer_version_wrote_is_left_alone(
+    any_redis: Redis, blocking: redis.Redis, where: str
+) -> None:
+    turn, [first, second] = await parked(any_redis, "mail", "clock")
+    await overdue(any_redis, turn)
+    name = keys.turn_record(turn) if where == "record" else keys.approvals(turn)
+    version = int(await any_redis.hget(name, "v"))
+    await any_redis.hset(name, "v", version + 1)
+    before = await dump(any_redis)
+    for approval in (first, second):
+        assert await resolve(any_redis, approval, "approve_once", "Jo") == "persist_failed"
+    assert await dump(any_redis) == before
+    expire_due(blocking, 0)
+    assert (await due(any_redis)).pop(keys.DUE_APPROVAL + turn) > 1  # to be looked at again
+    await any_redis.zadd(keys.due(0), {keys.DUE_APPROVAL + turn: 1})
+    assert await dump(any_redis) == before
+    await any_redis.hset(name, "v", version)
+    await decided(any_redis, second)
 
 
 @pytest.mark.requirement("approvals:expire:late-click")

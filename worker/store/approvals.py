@@ -17,12 +17,14 @@ import redis
 import redis.asyncio
 
 from worker import ids
-from worker.errors import LocalProtocolError, StoreFull
+from worker.errors import ConfigurationError, LocalProtocolError, StoreFull
+from worker.observability import warn
 from worker.output.approvals import APPROVE_SESSION, EXPIRY, REFUSALS, Refusal
 from worker.output.events import ApprovalDecidedOutput, ApprovalOption, ApprovalRequestOutput, TextOutput, decode
 from worker.store import keys
 from worker.store.journal import encode_decision
 from worker.store.outputs import encode_output
+from worker.store.records import RECORD_VERSION
 from worker.store.repeat import is_unanswered, until_answered
 from worker.store.script import Argument, Script
 
@@ -78,7 +80,7 @@ async def resolve(
     """Answer a request; when this returns a resolution, the answer is on disk and may be shown.
 
     The same answer by the same person gives the same result, however often. While Redis does not answer, it is repeated
-    for `patience_s` seconds.
+    for `patience_s` seconds. A turn in which a newer version has written takes no answer here: `persist_failed`.
     """
     place = ids.parse_approval(approval)
     if place is None:
@@ -118,13 +120,26 @@ async def resolve(
 
 
 def expire_due(redis: redis.Redis, partition: int) -> None:
-    """Decide as expired whatever nobody has answered in time."""
+    """Decide as expired whatever nobody has answered in time.
+
+    A turn whose requests cannot be read is left as it is and logged, so that it keeps no other one from its expiry.
+    """
     while True:
         found = _sweep.run(redis, [keys.due(partition)], [_PAGE, _AGAIN_MS, keys.DUE_APPROVAL])
         for turn in found:
-            _expire.run(redis, _names(turn.decode()), _common(turn.decode()))
+            _expire_turn(redis, turn.decode(errors="replace"))
         if len(found) < _PAGE:
             return
+
+
+def _expire_turn(client: redis.Redis, turn: str) -> None:
+    try:
+        _, unreadable = _expire.run(client, _names(turn), _common(turn))
+    except (redis.ResponseError, ConfigurationError) as error:  # Redis is there: it is this turn that is broken
+        warn("approval_not_expired", turn=turn, error=type(error).__name__)
+        return
+    if unreadable:
+        warn("approval_not_readable", turn=turn, entries=unreadable)
 
 
 async def pending(redis: redis.asyncio.Redis, partitions: Iterable[int]) -> list[PendingApproval]:
@@ -199,6 +214,7 @@ def _common(turn: str) -> list[Argument]:
         keys.DUE_APPROVAL + turn,
         keys.DUE_LEASE,
         _notice("prompt_expired", EXPIRY),
+        RECORD_VERSION,
     ]
 
 
