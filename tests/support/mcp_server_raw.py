@@ -8,6 +8,8 @@ code with the library or with the code under test. Its arguments say how it beha
     loud       writes lines between its messages that are no JSON
     paged      lists one tool a page
     unlisted   refuses to list its tools
+    odd        lists tools that are none among the others
+    wordy      answers a call with a text instead of an object
     grows      offers one tool more after each call, and says so
 """
 
@@ -48,6 +50,10 @@ def handle_list(request: dict[str, Any]) -> None:
     if "unlisted" in BEHAVIOUR:
         refuse(request, -32603, "the list holds a secret")
         return
+    if "odd" in BEHAVIOUR:
+        bad = {"name": "bad", "inputSchema": {"type": "array"}}
+        answer(request, {"tools": [bad, 7, {"inputSchema": {"type": "object"}}, *TOOLS]})
+        return
     if "paged" not in BEHAVIOUR:
         answer(request, {"tools": TOOLS})
         return
@@ -61,6 +67,9 @@ def handle_call(request: dict[str, Any]) -> None:
     params = request["params"]
     token = params.get("_meta", {}).get("progressToken")
     if params["name"] == "wait":
+        return
+    if "wordy" in BEHAVIOUR:
+        send({"id": request["id"], "result": "what"})
         return
     if token is not None:
         send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.mcp_server_running import FOLDER, PYTHON, HttpServer, Marks, by_hand, on_stdio
-from tests.support.tool_runs import PATIENCE_S, until
-from worker.errors import ToolsUnavailable
-from worker.sections import AgentSettings, McpSettings
+from tests.support.tool_runs import PATIENCE_S, result_of, until
+from worker.errors import ConfigurationError, ToolsUnavailable
+from worker.sections import AgentSettings, McpSettings, ToolSettings
 from worker.tools import mcp_server
+from worker.tools.running import ToolResult
 from worker.tools.shelf import ToolShelf
 
 AGENT = AgentSettings.model_validate({"tools": ["mcp:files"]})
@@ -229,3 +230,30 @@ async def test_nothing_that_a_server_is_told_or_says_reaches_the_logs(tmp_path: 
     assert "mcp_server_connected" in ended.stderr
     for secret in ("sesame", "noise", "drawer", "no JSON", "mcp-session-id", "/mcp"):
         assert secret not in ended.stderr
+
+
+@pytest.mark.requirement("tools:mcp:unreadable")
+async def test_a_listed_tool_that_is_none_costs_only_itself_and_is_named() -> None:
+    words = "mcp.files lists 'bad' in a form that is not MCP's: correct the server"
+    shelf = ToolShelf({"files": by_hand("odd")}, {"files_bad": ToolSettings(approval="ask")})
+    try:
+        for choice in ("mcp:files", "mcp:files/echo"):
+            tools = await shelf.offered("clerk", AgentSettings.model_validate({"tools": [choice]}))
+            assert "files_echo" in tools
+            assert "files_bad" not in tools
+        with pytest.raises(ConfigurationError) as refused:
+            await shelf.offered("clerk", AgentSettings.model_validate({"tools": ["mcp:files/bad"]}))
+        assert str(refused.value) == words
+        faults = [str(fault) for fault in (await shelf.everything()).faults]
+        assert faults == [words.replace("'bad'", "'a tool without a name'"), words]
+    finally:
+        await shelf.close()
+
+
+@pytest.mark.requirement("tools:mcp:unreadable")
+async def test_an_answer_that_is_none_is_told_at_once() -> None:
+    agent = AgentSettings.model_validate({"tools": ["mcp:files/echo"]})
+    async with shelf_of(by_hand("wordy")) as shelf:
+        tools = await shelf.offered("clerk", agent)
+        told = "Error: the tool may have run, but the answer of mcp.files is not as it must be"
+        assert await result_of(tools["files_echo"], {}) == ToolResult(told, "failed")

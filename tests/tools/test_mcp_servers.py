@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.mcp_server_running import HttpServer, Marks, by_hand, on_stdio
+from tests.support.packages import Site
 from tests.support.tool_runs import CONTEXT, LONG_S, PATIENCE_S, result_of, until
 from worker.errors import ConfigurationError
 from worker.sections import AgentSettings, McpSettings, ToolSettings
@@ -348,3 +349,65 @@ async def test_names_that_no_provider_takes_are_made_safe_and_short_and_stay_apa
         assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names)
         assert max(map(len, names)) == 64
         assert await result_of(tools[strange], {"a": 1}) == ToolResult('{"a": 1}')
+
+
+# Settings that fit no tool.
+
+
+def raw_shelf(*settings: str, servers: tuple[str, ...] = ("m",)) -> ToolShelf:
+    """A shelf with servers that offer `echo`; each of the settings asks for approval of a tool."""
+    return ToolShelf({name: by_hand() for name in servers}, {name: ToolSettings(approval="ask") for name in settings})
+
+
+@pytest.mark.requirement("tools:mcp:unmet-settings")
+@pytest.mark.parametrize("choice", ["mcp:m", "mcp:m/echo"])
+async def test_a_setting_that_fits_no_tool_of_a_server_stops_who_wants_the_server(choice: str) -> None:
+    words = "tools.m_ehco is set, but mcp.m offers no such tool; did you mean 'm_echo'?"
+    agent = AgentSettings.model_validate({"tools": [choice]})
+    shelf = raw_shelf("m_ehco", "m_echo")
+    try:
+        with pytest.raises(ConfigurationError) as refused:
+            await shelf.offered("clerk", agent)
+        assert str(refused.value) == words
+        assert [str(fault) for fault in (await shelf.shown("clerk", agent)).faults] == [words]
+        everything = await shelf.everything()
+        assert [str(fault) for fault in everything.faults] == [words]
+        assert "m_echo" in {tool.spec.name for tool in everything.tools}
+        assert list(await shelf.offered("clerk", AgentSettings.model_validate({"tools": ["clock"]}))) == ["clock"]
+    finally:
+        await shelf.close()
+
+
+@pytest.mark.requirement("tools:mcp:unmet-settings")
+async def test_a_setting_may_be_for_a_server_whose_name_begins_like_another() -> None:
+    shelf = raw_shelf("m_echo", "m_old_echo", "m_wait_echo", servers=("m", "m_old"))
+    try:
+        for choice, names in (("mcp:m_old/echo", ["m_old_echo"]), ("mcp:m_old", None)):
+            tools = await shelf.offered("clerk", AgentSettings.model_validate({"tools": [choice]}))
+            assert names is None or list(tools) == names
+            assert tools["m_old_echo"].approval == "ask"
+        with pytest.raises(ConfigurationError, match=r"^tools\.m_wait_echo is set, but mcp\.m offers no such tool; "):
+            await shelf.offered("clerk", AgentSettings.model_validate({"tools": ["mcp:m"]}))
+    finally:
+        await shelf.close()
+
+
+@pytest.mark.requirement("tools:mcp:unmet-settings")
+async def test_a_setting_for_a_tool_of_a_package_that_is_named_like_one_of_a_server_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+        from worker.tools.decorator import tool
+
+        @tool
+        def m_own() -> str:
+            "Is no tool of the server."
+            return "own"
+    """
+    Site(tmp_path, monkeypatch).package("own", source, "own = m_own")
+    shelf = raw_shelf("m_own")
+    try:
+        agent = AgentSettings.model_validate({"tools": ["mcp:m/echo", "m_own"]})
+        assert list(await shelf.offered("clerk", agent)) == ["m_echo", "m_own"]
+    finally:
+        await shelf.close()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
@@ -121,7 +121,16 @@ async def test_what_a_tool_says_no_with_is_told_in_one_form(error: Exception, to
 
 @pytest.mark.requirement("tools:result:never-raises")
 @pytest.mark.parametrize(
-    "error", [ValueError("a secret"), TimeoutError(), SystemExit(3), GeneratorExit(), BaseException(), StopIteration(1)]
+    "error",
+    [
+        ValueError("a secret"),
+        TimeoutError(),
+        SystemExit(3),
+        GeneratorExit(),
+        BaseException(),
+        StopIteration(1),
+        KeyboardInterrupt(),
+    ],
 )
 async def test_whatever_a_tool_raises_is_a_result_without_its_words(error: BaseException) -> None:
     async def run(_arguments: Given, _context: ToolContext) -> str:
@@ -149,13 +158,15 @@ async def test_a_refusal_that_cannot_be_read_is_a_result() -> None:
 
 
 @pytest.mark.requirement("tools:result:never-raises")
-async def test_a_plain_function_cannot_interrupt_the_process_it_runs_in() -> None:
-    @tool
-    def odd() -> str:
-        """Presses Ctrl-C, so to say."""
-        raise KeyboardInterrupt
+async def test_a_tool_that_raises_when_it_is_cancelled_is_late_and_nothing_else() -> None:
+    async def run(_arguments: Given, _context: ToolContext) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+        return "never"
 
-    assert await result_of(odd) == FAILED
+    assert await result_of(OddTool(run), timeout_s=SHORT_S) == TOO_LATE
 
 
 @pytest.mark.requirement("tools:result:never-raises")
@@ -300,6 +311,27 @@ async def test_a_plain_function_that_never_ends_is_late_and_left_behind() -> Non
 
     assert await result_of(blocks, timeout_s=SHORT_S) == TOO_LATE
     let_go.set()
+
+
+@pytest.mark.requirement("tools:thread:generator-closed")
+async def test_a_generator_that_nobody_waits_for_is_closed_at_its_next_item() -> None:
+    begun, closed = threading.Event(), threading.Event()
+
+    @tool
+    def spins() -> Iterator[str]:
+        """Never ends."""
+        try:
+            while True:
+                begun.set()
+                yield "more"
+        finally:
+            closed.set()
+
+    running = asyncio.ensure_future(result_of(spins))
+    await until(begun.is_set)
+    assert not closed.is_set()
+    running.cancel()
+    await until(closed.is_set)
 
 
 @pytest.mark.requirement("tools:thread:apart")

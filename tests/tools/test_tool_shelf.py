@@ -15,7 +15,9 @@ from worker.tools.shelf import OfferedTool, ToolShelf
 from worker.tools.tool import fault_of
 
 HEAD = """
-    from worker.tools.decorator import tool
+    from collections.abc import Iterator
+    from pathlib import Path
+    from worker.tools.decorator import FunctionTool, tool
     from worker.tools.tool import Tool, ToolContext
 
     @tool(retry_safe=True, timeout_s=5)
@@ -33,9 +35,12 @@ HEAD = """
     def gives_one() -> Tool:
         return shout
 
-    def gives_both():
+    def gives_both() -> Iterator[Tool]:
         yield shout
         yield whisper
+
+    def gives_listed() -> "list[FunctionTool | Handmade]":
+        return [shout]
 
     def undecorated(text: str) -> str:
         "Is no tool."
@@ -50,7 +55,7 @@ HEAD = """
         async def run(self, arguments, context):
             return "by hand"
 
-    def exits():
+    def exits() -> Tool:
         raise SystemExit(1)
 
     nothing = 7
@@ -91,7 +96,9 @@ async def test_an_agent_offers_what_its_settings_list_in_that_order(shelf: ToolS
 
 
 @pytest.mark.requirement("tools:discovery:entry-points")
-@pytest.mark.parametrize("attribute", ["shout", "both", "gives_one", "gives_both", "Handmade", "Handmade()"])
+@pytest.mark.parametrize(
+    "attribute", ["shout", "both", "gives_one", "gives_both", "gives_listed", "Handmade", "Handmade()"]
+)
 async def test_an_entry_point_gives_a_tool_or_several_or_what_gives_them(
     shelf: ToolShelf, site: Site, attribute: str
 ) -> None:
@@ -117,7 +124,8 @@ async def test_the_same_tool_by_two_entry_points_is_one(shelf: ToolShelf, site: 
         ("import sys; sys.exit(3)", "tool", "cannot be loaded (SystemExit)"),
         (HEAD, "missing", "has no attribute 'missing'"),
         (HEAD, "exits", "cannot be loaded (SystemExit)"),
-        (HEAD, "undecorated", "missing 1 required positional argument: 'text'"),
+        ("raise KeyboardInterrupt", "tool", "cannot be loaded (KeyboardInterrupt)"),
+        (HEAD, "undecorated", "function undecorated is no tool: decorate it with @tool"),
         (HEAD, "nothing", "gives what is no tool: a int is no Tool: decorate a function with @tool"),
         (HEAD, "mixed", "gives what is no tool: a str is no Tool"),
         (
@@ -136,6 +144,20 @@ async def test_a_broken_entry_point_stops_who_wants_its_tool_and_nobody_else(
     assert told.startswith("agents.clerk.tools: 'hammer' cannot be used: package broken-one (entry point hammer): ")
     assert words in told
     assert "a secret" not in told
+
+
+@pytest.mark.requirement("tools:discovery:not-called")
+@pytest.mark.parametrize("returns", ["", "-> str", "-> list[str]", "-> 'dict[str, Tool]'", "-> 'Missing'"])
+async def test_a_function_whose_decorator_was_forgotten_is_not_called(
+    shelf: ToolShelf, site: Site, tmp_path: Path, returns: str
+) -> None:
+    done = tmp_path / "done"
+    source = f"\n    def delete_all() {returns}:\n        'Deletes all.'\n        Path({str(done)!r}).touch()\n"
+    site.package("rash", HEAD + source, "delete_all = delete_all")
+    assert list(await offered(shelf, "clock")) == ["clock"]
+    told = await refusal(shelf, "delete_all")
+    assert "function delete_all is no tool: decorate it with @tool" in told
+    assert not done.exists()
 
 
 @pytest.mark.requirement("tools:discovery:faults")

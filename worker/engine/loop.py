@@ -5,18 +5,30 @@ What belongs here: starting the loop, handing coroutines to it, stopping it. Wha
 
 import asyncio
 import concurrent.futures
+import os
 import sys
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from worker.observability import fault, warn
+
 T = TypeVar("T")
 
 _STOP_LIMIT_S = 10.0
 
+LOOP_LOST = 70
+"""Exit code of a process whose loop broke: EX_SOFTWARE of sysexits.h."""
+
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A uvloop where it installs, else asyncio's own."""
+    """A uvloop where it installs, else asyncio's own. What nobody awaits is reported without its words."""
+    loop = _fastest_loop()
+    loop.set_exception_handler(_report)
+    return loop
+
+
+def _fastest_loop() -> asyncio.AbstractEventLoop:
     if sys.platform != "win32":
         try:
             import uvloop  # noqa: PLC0415 - it does not install everywhere
@@ -27,8 +39,21 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
+def _report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A background task of foreign code failed, say. asyncio itself would print the exception, words and all."""
+    error = context.get("exception")
+    if isinstance(error, BaseException):
+        fault("background_task_failed", error)
+    else:
+        warn("event_loop_complains")
+
+
 class LoopThread:
-    """An event loop that runs in a daemon thread from `start` to `stop`."""
+    """An event loop that runs in a daemon thread from `start` to `stop`.
+
+    A KeyboardInterrupt or SystemExit of a task breaks the loop. The process then ends at once with `LOOP_LOST`: what
+    it has under way would hang for ever, and it would go on to take work.
+    """
 
     def __init__(self, name: str = "lastword-loop") -> None:
         self.loop = new_event_loop()
@@ -56,7 +81,13 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        try:
+            self.loop.run_forever()
+        except BaseException as error:  # noqa: BLE001 - whatever it was, the loop is gone
+            try:
+                fault("event_loop_broke", error)
+            finally:
+                os._exit(LOOP_LOST)
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 

@@ -21,7 +21,9 @@ not fit is told to the model, and the function is not called.
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -59,7 +61,11 @@ class FunctionTool(Generic[P, R]):
             return await _last_of(call(), context)
         if inspect.iscoroutinefunction(self.function):
             return await call()
-        result: Any = await in_thread(self.spec.name, lambda: _called(call, context))
+        left = threading.Event()
+        try:
+            result: Any = await in_thread(self.spec.name, lambda: _called(call, context, left))
+        finally:
+            left.set()
         return await result if inspect.isawaitable(result) else result
 
 
@@ -97,7 +103,8 @@ def tool(  # noqa: PLR0913 - what can be said of a tool
     A parameter annotated `ToolContext` gets the context and is not shown to the model. A plain function runs in a
     thread of its own, so it may block; nothing can stop it, and after its time it is left behind. An `async def` runs
     on the event loop, and must not block it: while it does, every turn of the process stands still, and no timeout
-    can end that. Of a generator, plain or async, each item says that the tool still works, and the last is the result.
+    can end that. Of a generator, plain or async, each item says that the tool still works, and the last is the result;
+    a plain one that was left behind is closed at its next item.
 
     Raises `ConfigurationError` for a function that no schema can be made of.
     """
@@ -140,15 +147,21 @@ def _made(  # noqa: PLR0913, PLR0917 - what can be said of a tool
     return made
 
 
-def _called(call: Callable[[], Any], context: ToolContext) -> Any:
-    """What a plain function gives, in its thread; of a generator the last item."""
+def _called(call: Callable[[], Any], context: ToolContext, left: threading.Event) -> Any:
+    """What a plain function gives, in its thread; of a generator the last item.
+
+    `left`: set once nobody waits any more. A generator is closed at its next item then.
+    """
     result = call()
     if not inspect.isgenerator(result):
         return result
     last: Any = None
-    for item in result:
-        context.alive()
-        last = item
+    with closing(result):
+        for item in result:
+            if left.is_set():
+                break
+            context.alive()
+            last = item
     return last
 
 

@@ -5,10 +5,12 @@ What belongs here: finding and checking them. What must not be known here: which
 A package that is broken is told of where one of its tools is wanted, and nowhere else: it stops no other agent.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from inspect import get_annotations, signature
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from worker.errors import ConfigurationError
 from worker.sources import nearest
@@ -60,16 +62,14 @@ class Catalogue:
 
 
 def discover() -> Catalogue:
-    """Load every entry point. It imports foreign code, which may take long or block."""
+    """Load every entry point. It imports foreign code, which may take long or block: to be called in a thread."""
     found = [Found(tool, "Lastword") for tool in BUILT_IN.values()]
     unusable: list[Unusable] = []
     for entry in entry_points(group=GROUP):
         source = f"{_distribution(entry)} (entry point {entry.name})"
         try:
             candidates = _given(entry.load())
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - foreign code, which may even try to exit
+        except BaseException as error:  # noqa: BLE001 - foreign code, which may even try to exit; no person's Ctrl-C
             unusable.append(Unusable(entry.name, source, _not_loaded(entry, source, error)))
             continue
         for candidate in candidates:
@@ -83,14 +83,44 @@ def discover() -> Catalogue:
 
 
 def _given(value: Any) -> Sequence[Any]:
-    """The tools of an entry point's value: a tool, several, or what gives one or several when it is called."""
+    """The tools of an entry point's value: a tool, several, or what gives one or several when it is called.
+
+    A function that does not say that it gives tools is not called: it may be a tool whose decorator was forgotten.
+    """
     if fault_of(value) is None:
         return (value,)
-    if isinstance(value, type) or (callable(value) and not hasattr(value, "spec")):
+    if isinstance(value, type):
+        value = value()
+    elif callable(value) and not hasattr(value, "spec"):
+        if not _gives_tools(_annotated(value)):
+            raise ConfigurationError(
+                f"function {getattr(value, '__name__', type(value).__name__)} is no tool: decorate it with @tool; or, "
+                "if it gives tools, annotate it so, as in '-> Iterable[Tool]'"
+            )
         value = value()
     if fault_of(value) is None or not isinstance(value, Iterable) or isinstance(value, str | bytes):
         return (value,)
     return tuple(value)
+
+
+def _annotated(function: Callable[..., Any]) -> Any:
+    """What a function says it returns; None where that cannot be read."""
+    try:
+        return signature(function, eval_str=True).return_annotation
+    except Exception:  # noqa: BLE001 - an annotation is foreign code too
+        return None
+
+
+def _gives_tools(annotation: Any) -> bool:
+    """A return annotation is that of a tool or of several."""
+    kind, parts = get_origin(annotation) or annotation, get_args(annotation)
+    if kind in (Union, UnionType):
+        return all(_gives_tools(part) for part in parts)
+    if not isinstance(kind, type):
+        return False
+    if callable(getattr(kind, "run", None)):
+        return any("spec" in vars(each) or "spec" in get_annotations(each) for each in kind.__mro__)
+    return issubclass(kind, Iterable) and bool(parts) and _gives_tools(parts[0])
 
 
 def _distribution(entry: EntryPoint) -> str:
@@ -102,5 +132,5 @@ def _not_loaded(entry: EntryPoint, source: str, error: BaseException) -> str:
     words = str(error) if isinstance(error, ConfigurationError | ImportError | AttributeError | TypeError) else kind
     return (
         f"{source}: {entry.value} cannot be loaded ({words}); repair or uninstall the package, or let the entry point "
-        "name a tool, several, or a function without parameters that gives them"
+        "name a tool, several, or a function '-> Iterable[Tool]' without parameters"
     )

@@ -22,6 +22,7 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from worker.sections import McpSettings
 from worker.tools.mcp_http import AnsweringTransport, open_client, place_of
+from worker.tools.mcp_reading import readable
 
 Mode = Literal["auto", "legacy"]
 """auto asks for the newest protocol first; a server that never answers what it does not know needs legacy."""
@@ -47,7 +48,10 @@ class Unreachable(Exception):
 
 
 class Connection:
-    """A session, from its beginning to its end. `changed`: called when the server's tools have changed."""
+    """A session, from its beginning to its end. `changed`: called when the server's tools have changed.
+
+    `unreadable`: names of tools that the server lists in a form that is not the protocol's, and that are left out.
+    """
 
     def __init__(self, name: str, settings: McpSettings, mode: Mode, changed: Callable[[], None]) -> None:
         self._name = name
@@ -57,6 +61,7 @@ class Connection:
         self._client: Client | None = None
         self._http: AnsweringTransport | None = None
         self._error: Exception | None = None
+        self.unreadable: set[str] = set()
         self._users = 0
         self._retired = False
         self._settled = asyncio.Event()
@@ -163,12 +168,15 @@ class Connection:
 
     def _entered(self, transport: Transport) -> Client:
         return Client(
-            _watched(transport, self._over.set),
+            _watched(transport, self._read, self._over.set),
             mode=self._mode,
             cache=None,
             client_info=types.Implementation(name="lastword", version=version_of("lastword")),
             message_handler=self._heard,
         )
+
+    def _read(self, item: object) -> object:
+        return readable(item, self._client.protocol_version if self._client is not None else None, self.unreadable)
 
     async def _heard(self, message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -207,16 +215,22 @@ class Connection:
 
 
 @asynccontextmanager
-async def _watched(transport: Transport, ended: Callable[[], None]) -> AsyncIterator[Any]:
+async def _watched(
+    transport: Transport, read: Callable[[object], object], ended: Callable[[], None]
+) -> AsyncIterator[Any]:
     async with transport as (incoming, outgoing):
-        yield _Watched(incoming, ended), outgoing
+        yield _Watched(incoming, read, ended), outgoing
 
 
 class _Watched:
-    """A stream of messages that tells of its end: a Client whose server has died only says so when it is asked."""
+    """A stream of messages that tells of its end: a Client whose server has died only says so when it is asked.
 
-    def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
+    `read`: gives each message in the form that the Client is to have it.
+    """
+
+    def __init__(self, stream: Any, read: Callable[[object], object], ended: Callable[[], None]) -> None:
         self._stream = stream
+        self._read = read
         self._ended = ended
 
     def __getattr__(self, name: str) -> Any:
@@ -234,7 +248,7 @@ class _Watched:
 
     async def __anext__(self) -> Any:
         try:
-            return await self._stream.__anext__()
+            return self._read(await self._stream.__anext__())
         except BaseException:
             self._ended()
             raise

@@ -80,6 +80,11 @@ class McpServer:
                     if not known:  # a session that has just been opened; an old one may have died unnoticed
                         raise self._unavailable(_not_listed(self._name, error)) from None
 
+    @property
+    def unreadable(self) -> frozenset[str]:
+        """Names of tools that it lists in a form that is not the protocol's; `tools` leaves them out."""
+        return frozenset(self._connection.unreadable) if self._connection is not None else frozenset()
+
     async def call(self, name: str, arguments: Arguments, context: ToolContext) -> types.CallToolResult:
         """Call a tool. Raises `ToolFailed` and `BadArguments`, with words for the model."""
         connection = await self._reached()
@@ -179,6 +184,8 @@ class McpServer:
                 cursor = page.next_cursor
                 if not cursor:
                     break
+        if self.unreadable:
+            warn("mcp_tools_unreadable", server=self._name, tools=len(self.unreadable))
         self._failures = 0
         self._listed = tuple(listed.values())
         self._fresh_until = fresh_until if changes == self._changes else -math.inf
@@ -210,6 +217,8 @@ def _not_listed(name: str, error: Exception) -> str:
 def _refusal(name: str, error: MCPError) -> ToolFailed | BadArguments:
     if error.code == types.INVALID_PARAMS:
         return BadArguments(f"mcp.{name} refused the arguments: {error.message}")
+    if error.code == types.PARSE_ERROR:
+        return ToolFailed(f"the tool may have run, but the answer of mcp.{name} is not as it must be")
     if error.code in (NOT_SENT, SESSION_GONE):
         return ToolFailed(f"the tool did not run: mcp.{name} cannot be reached")
     if error.code in (BROKE, types.CONNECTION_CLOSED):

@@ -64,7 +64,7 @@ async def run_tool(  # noqa: PLR0913, PLR0917 - the tool, what it gets, and its 
 
     `timeout_s`: longest silence in seconds, where the tool has none of its own. `result_chars`: longest result; of a
     longer one both ends are kept. A tool that is late, or whose turn has ended, is cancelled; one that has not ended
-    `grace_s` seconds later is left behind. Only KeyboardInterrupt and the caller's own cancellation pass.
+    `grace_s` seconds later is left behind. Only the caller's own cancellation passes.
     """
     longest_s = timeout_s if tool.timeout_s is None else tool.timeout_s
     silence = _Silence(longest_s)
@@ -93,9 +93,9 @@ async def _ran(tool: Tool, arguments: Arguments, context: ToolContext, result_ch
         except ToolRefusal as refusal:
             text, failure = well_formed(f"Error: {refusal}"), refusal.failure
         return ToolResult(clamped(text, result_chars), failure)
-    except (asyncio.CancelledError, KeyboardInterrupt):
+    except asyncio.CancelledError:
         raise
-    except BaseException as error:  # noqa: BLE001 - a tool is foreign code: its fault is the model's to hear of
+    except BaseException as error:  # noqa: BLE001 - foreign code; a KeyboardInterrupt here is no person's, but a fault
         fault("tool_failed", error, tool=tool.spec.name)
         return ToolResult("Error: the tool failed", "failed")
 

@@ -92,10 +92,15 @@ class ToolShelf:
         """All tools that any agent could offer, and every fault, also of settings for tools that do not exist."""
         catalogue = await self._found()
         tools = [self._offered(each.tool, each.source) for each in catalogue.found]
-        of_servers, unreached = _sorted_out(await _all(self._of_server("mcp", name, None) for name in self._mcp))
+        listings = await _all(self._all_of_server(name) for name in self._mcp)
+        of_servers, unreached = _sorted_out(listings)
         tools += of_servers
         faults: list[ToolFault] = [ConfigurationError(broken.message) for broken in catalogue.unusable]
         faults += [*_clashes("tools", tools), *unreached]
+        for server, listed in zip(self._mcp, listings, strict=True):
+            if not isinstance(listed, BaseException):
+                faults += [_unreadable(server, tool) for tool in sorted(self._servers[server].unreadable)]
+                faults += await self._unmet(server, [tool.spec.name for tool in listed])
         if not faults:  # else the tool may be among those that could not be found
             known = sorted({tool.spec.name for tool in tools})
             faults += [
@@ -128,20 +133,50 @@ class ToolShelf:
 
     async def _of_server(self, field: str, server: str, tool: str | None) -> list[OfferedTool]:
         """The tools of an MCP server, or one of them."""
+        listed = await self._listed(field, server)
+        for fault in await self._unmet(server, [each.spec.name for each in listed]):
+            raise fault
+        if tool is not None:
+            listed = self._picked(field, server, tool, listed)
+        return [self._offered(each, f"mcp.{server}") for each in listed]
+
+    async def _all_of_server(self, server: str) -> list[OfferedTool]:
+        return [self._offered(each, f"mcp.{server}") for each in await self._listed("mcp", server)]
+
+    async def _unmet(self, server: str, offered: Sequence[str]) -> list[ConfigurationError]:
+        """Settings for tools of a server that it does not offer: a mistyped `approval = "ask"` would guard nothing.
+
+        Of the servers `a` and `a_b` the second answers for `a_b_c`; that may be a tool of the first, or of a package.
+        """
+        known = {*offered, *(f"{server}_{tool}" for tool in self._servers[server].unreadable)}
+        unmet = [name for name in self._settings if name not in known and self._fitting(name)[:1] == [server]]
+        if unmet:
+            elsewhere = {each.tool.spec.name for each in (await self._found()).found}
+            for other in {other for name in unmet for other in self._fitting(name)[1:]}:
+                elsewhere |= {each.spec.name for each in await self._listed("mcp", other)}
+            unmet = [name for name in unmet if name not in elsewhere]
+        return [
+            ConfigurationError(f"tools.{name} is set, but mcp.{server} offers no such tool; {nearest(name, offered)}")
+            for name in unmet
+        ]
+
+    def _fitting(self, name: str) -> list[str]:
+        """The servers that may offer a tool of that name, the likeliest first."""
+        return sorted((server for server in self._mcp if name.startswith(f"{server}_")), key=len, reverse=True)
+
+    async def _listed(self, field: str, server: str) -> tuple["McpTool", ...]:
         if server not in self._mcp:
             raise ConfigurationError(
                 f"{field}: there is no [mcp.{server}] for 'mcp:{server}': add it; {nearest(server, list(self._mcp))}"
             )
         if server not in self._servers:
             self._servers[server] = await self._made(server)
-        listed = await self._servers[server].tools()
-        if tool is not None:
-            listed = self._picked(field, server, tool, listed)
-        return [self._offered(each, f"mcp.{server}") for each in listed]
+        return await self._servers[server].tools()
 
-    @staticmethod
-    def _picked(field: str, server: str, tool: str, listed: Sequence["McpTool"]) -> tuple["McpTool", ...]:
+    def _picked(self, field: str, server: str, tool: str, listed: Sequence["McpTool"]) -> tuple["McpTool", ...]:
         picked = tuple(each for each in listed if each.name == tool)
+        if not picked and tool in self._servers[server].unreadable:
+            raise _unreadable(server, tool)
         if not picked:
             known = [each.name for each in listed]
             raise ConfigurationError(f"{field}: mcp.{server} has no tool {tool!r}; {nearest(tool, known)}")
@@ -186,6 +221,10 @@ def _sorted_out(results: Iterable[list[OfferedTool] | BaseException]) -> tuple[l
         else:
             tools += result
     return tools, faults
+
+
+def _unreadable(server: str, tool: str) -> ConfigurationError:
+    return ConfigurationError(f"mcp.{server} lists {tool!r} in a form that is not MCP's: correct the server")
 
 
 def _clashes(field: str, tools: Iterable[OfferedTool]) -> Iterator[ConfigurationError]:
