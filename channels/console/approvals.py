@@ -118,12 +118,12 @@ async def answer_at_terminal(request: ApprovalRequestOutput, waits: Callable[[],
     offered = {key: words for key, words in _WORDS.items() if key in {option.key for option in request.options}}
     console.print(Text(for_terminal(f"tool {request.name} {request.arguments}"), "bold"), soft_wrap=True)
     while True:
-        _discard_typed(sys.stdin.fileno())
+        is_fresh = _discard_typed(sys.stdin.fileno())
         _put_question(console, request, offered)
         line = await _typed_while(waits)
         if line is None:
             return None
-        for key, words in offered.items():
+        for key, words in offered.items() if is_fresh else ():
             if line.strip().lower() in words:
                 return key
 
@@ -140,11 +140,21 @@ async def _typed_while(waits: Callable[[], bool]) -> str | None:
         typing.cancel()
 
 
-def _discard_typed(terminal: int) -> None:
-    """Nobody may let a tool run unseen. `_line` takes one line and keeps none, so all else is still in the terminal."""
-    if termios is not None:
-        with contextlib.suppress(termios.error):  # no terminal, or it is gone: reading it will tell
-            termios.tcflush(terminal, termios.TCIFLUSH)
+def _discard_typed(terminal: int) -> bool:
+    """Nobody may let a tool run unseen. `_line` takes one line and keeps none, so all else is still in the terminal.
+
+    False: nothing was discarded, as this process runs in the background, where trying would stop it.
+    """
+    if termios is None:
+        return True
+    try:
+        if os.tcgetpgrp(terminal) != os.getpgrp():
+            return False
+    except OSError:  # not the terminal that this process was started from: nothing stops us
+        pass
+    with contextlib.suppress(termios.error):  # no terminal, or it is gone: reading it will tell
+        termios.tcflush(terminal, termios.TCIFLUSH)
+    return True
 
 
 def _put_question(console: Console, request: ApprovalRequestOutput, offered: dict[str, tuple[str, ...]]) -> None:

@@ -26,7 +26,7 @@ from channels.console.shown import Printer, Shown, printer_for
 from channels.console.terminal import open_console
 from channels.settings import Settings
 from worker import api
-from worker.engine.loop import new_event_loop
+from worker.engine.loop import new_terminal_loop
 from worker.errors import StoreUnavailable
 from worker.output.events import Output, TurnCompletedOutput
 from worker.store import connect
@@ -89,7 +89,7 @@ async def run(  # noqa: PLR0913 - what the command line was given
 
 def to_its_end(running: Coroutine[Any, Any, int]) -> tuple[int, bool]:
     """Run a turn on a loop of its own; its exit code, and whether tasks went on after it that cannot be ended."""
-    loop = new_event_loop()
+    loop = new_terminal_loop()
     asyncio.set_event_loop(loop)
     left: set[asyncio.Task[Any]] = set()
     try:

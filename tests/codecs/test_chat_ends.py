@@ -402,3 +402,26 @@ def test_half_a_character_at_the_end_of_a_refusal_is_replaced_in_it() -> None:
     assert [entry for entry in events if entry != Keepalive()] == [RefusalDelta("no "), RefusalDelta("\ufffd")]
     assert isinstance(completed, Completed)
     assert completed.refusal == "no \ufffd"
+
+
+@pytest.mark.requirement("codecs:chat:message-calls")
+def test_two_calls_of_a_message_that_may_be_the_same_let_no_call_run() -> None:
+    opened = chunk({"tool_calls": called("") + called("", index=1, id="b")})
+    for again in (called("[1]", id=None) + called("[2]", id=None), called("[1]") + called("[2]", index=1)):
+        assert failure(opened + message("tool_calls", tool_calls=again) + DONE).code == "message_changed"
+
+
+@pytest.mark.requirement("codecs:chat:message-calls")
+def test_a_character_of_arguments_that_came_in_halves_is_the_same_in_a_message() -> None:
+    halves = chunk({"tool_calls": called('{"a":"\ud83d')}) + chunk({"tool_calls": called('\ude00"')})
+    (call,) = completion(halves + message("tool_calls", tool_calls=called('{"a":"\U0001f600"}')) + DONE).tool_calls
+    assert call.arguments_json == {"a": "\U0001f600"}
+
+
+@pytest.mark.requirement("codecs:chat:contradicted-finish")
+def test_a_finish_reason_on_the_beginning_of_a_call_makes_it_not_whole() -> None:
+    begun = chunk(HALF_CALL, "stop")
+    assert not any(isinstance(entry, Completed | Failed) for entry in ended(begun, broken=True))
+    assert [call.arguments_json for call in completion(begun).tool_calls] == [None]
+    for end in (DONE, finish("tool_calls")):
+        assert [call.arguments_json for call in completion(begun + end).tool_calls] == [{}]

@@ -578,3 +578,17 @@ def test_a_call_that_was_only_announced_never_runs() -> None:
     assert arguments_after(announced, said) == {}
     assert arguments_after(announced, completed_item) == {}
     assert arguments_after(announced, call_events(0, '{"a":1}')[1]) == {"a": 1}
+
+
+@pytest.mark.requirement("codecs-responses:errors")
+@pytest.mark.parametrize("kind", ["completed", "incomplete", "done", "failed", "cancelled"])
+@pytest.mark.parametrize("status", ["failed", "cancelled", None])
+@pytest.mark.parametrize(("code", "failure"), [("invalid_prompt", "refused"), ("server_error", "retryable")])
+def test_a_failed_status_that_tells_its_error_fails_by_it_whatever_the_event_is_called(
+    kind: str, status: str | None, code: str, failure: str
+) -> None:
+    created = event("response.created", response=response())
+    ended = event(f"response.{kind}", response=response(status, error={"code": code, "message": "No."}))
+    last = read(framed([created, *message_events(0, "Hi"), ended]))[-1]
+    assert isinstance(last, Failed)
+    assert (last.failure, last.code) == (failure, code)

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -98,6 +99,13 @@ class Terminal:
 
         await eventually(look, bool, f"{words!r} on the terminal, which shows {self.shown!r}", WITHIN_S)
 
+    @property
+    def is_blocking(self) -> bool:
+        """Whether who reads or writes there waits, as everybody expects of a terminal."""
+        flags = Path(f"/proc/{self._process.pid}/fdinfo/0").read_text(encoding="ascii")
+        (octal,) = (line.split()[1] for line in flags.splitlines() if line.startswith("flags:"))
+        return not int(octal, 8) & os.O_NONBLOCK
+
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
@@ -160,6 +168,39 @@ async def test_what_is_no_answer_is_asked_again(real_url: str, tmp_path: Path) -
         terminal.type("yes\n")
         assert await terminal.end() == 0
     assert "decided: approve_once" in terminal.shown
+
+
+@pytest.mark.requirement("approvals:run:asks-here")
+@pytest.mark.skipif(sys.platform != "linux", reason="how a file is open is read from /proc")
+async def test_the_terminal_is_left_as_it_was_for_others_who_have_it_open(real_url: str, tmp_path: Path) -> None:
+    async with at_terminal(real_url, tmp_path) as terminal:
+        assert terminal.is_blocking
+        terminal.type("n\n")
+        assert await terminal.end() == 0
+
+
+@pytest.mark.requirement("approvals:run:type-ahead")
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no process groups")
+def test_a_question_from_the_background_does_not_stop_the_process() -> None:
+    program = "import os; from channels.console.approvals import _discard_typed; _discard_typed(0); os._exit(7)"
+    shell = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+asked = os.posix_spawn(sys.executable, [sys.executable, "-c", sys.argv[1]], os.environ, setpgroup=0)
+_, status = os.waitpid(asked, os.WUNTRACED)
+if os.WIFSTOPPED(status):
+    os.kill(asked, 9)
+    sys.exit("it was stopped")
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    command = [sys.executable, "-c", shell, program]
+    ours, theirs = pty.openpty()
+    try:
+        ended = subprocess.run(command, stdin=theirs, start_new_session=True, timeout=WITHIN_S, check=False)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert ended.returncode == 7
 
 
 @pytest.mark.requirement("approvals:run:type-ahead")

@@ -11,6 +11,7 @@ code with the library or with the code under test. Its arguments say how it beha
     odd        lists tools that are none among the others
     wordy      answers a call with a text instead of an object
     grows      offers one tool more after each call, and says so
+    mends      is odd no more after a call, and says so
 """
 
 import json
@@ -51,8 +52,8 @@ def handle_list(request: dict[str, Any]) -> None:
         refuse(request, -32603, "the list holds a secret")
         return
     if "odd" in BEHAVIOUR:
-        bad = {"name": "bad", "inputSchema": {"type": "array"}}
-        answer(request, {"tools": [bad, 7, {"inputSchema": {"type": "object"}}, *TOOLS]})
+        bad = [{"name": name, "inputSchema": {"type": "array"}} for name in ("bad", "read.it")]
+        answer(request, {"tools": [*bad, 7, {"inputSchema": {"type": "object"}}, *TOOLS]})
         return
     if "paged" not in BEHAVIOUR:
         answer(request, {"tools": TOOLS})
@@ -75,6 +76,9 @@ def handle_call(request: dict[str, Any]) -> None:
         send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
     if "grows" in BEHAVIOUR:
         TOOLS.append({"name": f"grown_{len(TOOLS)}", "inputSchema": {"type": "object"}})
+        send({"method": "notifications/tools/list_changed"})
+    if "mends" in BEHAVIOUR:
+        BEHAVIOUR.discard("odd")
         send({"method": "notifications/tools/list_changed"})
     answer(request, {"content": [{"type": "text", "text": json.dumps(params.get("arguments"))}]})
 

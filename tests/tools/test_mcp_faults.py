@@ -17,6 +17,7 @@ from tests.support.tool_runs import PATIENCE_S, result_of, until
 from worker.errors import ConfigurationError, ToolsUnavailable
 from worker.sections import AgentSettings, McpSettings, ToolSettings
 from worker.tools import mcp_server
+from worker.tools.mcp_text import offered_name
 from worker.tools.running import ToolResult
 from worker.tools.shelf import ToolShelf
 
@@ -235,7 +236,8 @@ async def test_nothing_that_a_server_is_told_or_says_reaches_the_logs(tmp_path: 
 @pytest.mark.requirement("tools:mcp:unreadable")
 async def test_a_listed_tool_that_is_none_costs_only_itself_and_is_named() -> None:
     words = "mcp.files lists 'bad' in a form that is not MCP's: correct the server"
-    shelf = ToolShelf({"files": by_hand("odd")}, {"files_bad": ToolSettings(approval="ask")})
+    guards = ("files_bad", offered_name("files", "read.it"))
+    shelf = ToolShelf({"files": by_hand("odd")}, {name: ToolSettings(approval="ask") for name in guards})
     try:
         for choice in ("mcp:files", "mcp:files/echo"):
             tools = await shelf.offered("clerk", AgentSettings.model_validate({"tools": [choice]}))
@@ -245,9 +247,19 @@ async def test_a_listed_tool_that_is_none_costs_only_itself_and_is_named() -> No
             await shelf.offered("clerk", AgentSettings.model_validate({"tools": ["mcp:files/bad"]}))
         assert str(refused.value) == words
         faults = [str(fault) for fault in (await shelf.everything()).faults]
-        assert faults == [words.replace("'bad'", "'a tool without a name'"), words]
+        assert faults == [words.replace("bad", name) for name in ("a tool without a name", "bad", "read.it")]
     finally:
         await shelf.close()
+
+
+@pytest.mark.requirement("tools:mcp:unreadable")
+async def test_what_a_server_lists_no_more_is_named_no_more() -> None:
+    async with shelf_of(by_hand("odd", "mends")) as shelf:
+        tools = {tool.spec.name: tool for tool in (await shelf.everything()).tools}
+        await result_of(tools["files_echo"], {})
+        async with asyncio.timeout(PATIENCE_S):
+            while (await shelf.everything()).faults:
+                pass
 
 
 @pytest.mark.requirement("tools:mcp:unreadable")

@@ -14,7 +14,7 @@ import pytest
 from tests.support.mcp_server_running import HttpServer, Marks, by_hand, on_stdio
 from tests.support.packages import Site
 from tests.support.tool_runs import CONTEXT, LONG_S, PATIENCE_S, result_of, until
-from worker.errors import ConfigurationError
+from worker.errors import ConfigurationError, ToolsUnavailable
 from worker.sections import AgentSettings, McpSettings, ToolSettings
 from worker.tools import mcp_server
 from worker.tools.running import ToolResult, run_tool
@@ -388,6 +388,47 @@ async def test_a_setting_may_be_for_a_server_whose_name_begins_like_another() ->
             assert tools["m_old_echo"].approval == "ask"
         with pytest.raises(ConfigurationError, match=r"^tools\.m_wait_echo is set, but mcp\.m offers no such tool; "):
             await shelf.offered("clerk", AgentSettings.model_validate({"tools": ["mcp:m"]}))
+    finally:
+        await shelf.close()
+
+
+@pytest.mark.requirement("tools:mcp:unmet-settings")
+@pytest.mark.parametrize("server", ["m", "m_old"])
+async def test_a_mistyped_guard_stops_who_wants_any_of_the_servers_it_may_be_meant_for(server: str) -> None:
+    shelf = raw_shelf("m_old_ehco", servers=("m", "m_old"))
+    try:
+        with pytest.raises(ConfigurationError, match=rf"^tools\.m_old_ehco is set, but mcp\.{server} offers no such "):
+            await shelf.offered("clerk", AgentSettings.model_validate({"tools": [f"mcp:{server}"]}))
+        assert len((await shelf.everything()).faults) == 1
+    finally:
+        await shelf.close()
+
+
+@pytest.mark.requirement("tools:mcp:unmet-settings")
+@pytest.mark.parametrize(("up", "down"), [("m", "m_old"), ("m_old", "m")])
+async def test_a_server_that_is_away_does_not_take_along_the_one_that_is_named_alike(up: str, down: str) -> None:
+    away = McpSettings(command=("false",), connect_timeout_s=PATIENCE_S)
+    shelf = ToolShelf({up: by_hand(), down: away}, {"m_old_other": ToolSettings(approval="ask")})
+    try:
+        assert await shelf.offered("clerk", AgentSettings.model_validate({"tools": [f"mcp:{up}"]}))
+        shown = await shelf.everything()
+        assert f"{up}_echo" in {tool.spec.name for tool in shown.tools}
+        assert [type(fault) for fault in shown.faults] == [ToolsUnavailable]
+    finally:
+        await shelf.close()
+
+
+@pytest.mark.requirement("tools:mcp:unmet-settings")
+async def test_a_guard_that_no_place_can_offer_stops_every_agent() -> None:
+    shelf = raw_shelf("n_echo")
+    words = "tools.n_echo guards nothing: there is neither such a tool nor a server for it; "
+    try:
+        for choice in ("mcp:m", "clock"):
+            agent = AgentSettings.model_validate({"tools": [choice]})
+            with pytest.raises(ConfigurationError) as refused:
+                await shelf.offered("clerk", agent)
+            assert str(refused.value).startswith(words)
+            assert [str(fault).startswith(words) for fault in (await shelf.shown("clerk", agent)).faults] == [True]
     finally:
         await shelf.close()
 

@@ -17,6 +17,7 @@ from worker.tools.tool import fault_of
 HEAD = """
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import Annotated
     from worker.tools.decorator import FunctionTool, tool
     from worker.tools.tool import Tool, ToolContext
 
@@ -40,6 +41,9 @@ HEAD = """
         yield whisper
 
     def gives_listed() -> "list[FunctionTool | Handmade]":
+        return [shout]
+
+    def gives_annotated() -> "Annotated[list[Tool], 'all of them']":
         return [shout]
 
     def undecorated(text: str) -> str:
@@ -97,7 +101,8 @@ async def test_an_agent_offers_what_its_settings_list_in_that_order(shelf: ToolS
 
 @pytest.mark.requirement("tools:discovery:entry-points")
 @pytest.mark.parametrize(
-    "attribute", ["shout", "both", "gives_one", "gives_both", "gives_listed", "Handmade", "Handmade()"]
+    "attribute",
+    ["shout", "both", "gives_one", "gives_both", "gives_listed", "gives_annotated", "Handmade", "Handmade()"],
 )
 async def test_an_entry_point_gives_a_tool_or_several_or_what_gives_them(
     shelf: ToolShelf, site: Site, attribute: str
@@ -157,6 +162,7 @@ async def test_a_function_whose_decorator_was_forgotten_is_not_called(
     assert list(await offered(shelf, "clock")) == ["clock"]
     told = await refusal(shelf, "delete_all")
     assert "function delete_all is no tool: decorate it with @tool" in told
+    assert ("let what its annotations name be there" in told) == ("Missing" in returns)
     assert not done.exists()
 
 

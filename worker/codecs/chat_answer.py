@@ -196,6 +196,7 @@ class ChatAnswer:
         return index
 
     def _take_first_choice(self, choice: dict[str, object], events: list[StreamEvent]) -> None:
+        calls = len(self._calls)
         try:
             has_content = self._take_content(choice.get("delta"), choice.get("message"), events)
         except RuleBrokenError:
@@ -212,7 +213,10 @@ class ChatAnswer:
             if not is_no_word(finish):
                 self.finish_reason = bounded(finish)
                 # Where the word stands on content that more followed, it says nothing on the next content either.
-                self._is_finishing = not (has_content and self._goes_on)
+                # Nor does it on a call that only begins there: its arguments may be still to come.
+                opens = bool(choice.get("delta")) and len(self._calls) > calls
+                begins = opens and any(not call.arguments for call in self._calls.said()[calls:])
+                self._is_finishing = not (has_content and (self._goes_on or begins))
 
     def _take_content(self, delta: object, message: object, events: list[StreamEvent]) -> bool:
         """Take what both say; whether it was anything."""

@@ -44,7 +44,10 @@ def unsaid_of_calls(given: list[ToolPiece], said: list[SaidCall]) -> list[CallRe
     """
     if len(given) > len(said):
         raise _changed("tool_calls")
-    return [_rest_of_call(position, *call, said) for position, call in enumerate(given)]
+    rests = [_rest_of_call(position, *call, said) for position, call in enumerate(given)]
+    if len({rest.place for rest in rests}) < len(rests):  # which of them is whose, nobody knows
+        raise _changed("tool_calls")
+    return rests
 
 
 def _rest_of_call(  # noqa: PLR0913, PLR0917 - the four are one piece

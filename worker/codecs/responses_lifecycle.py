@@ -45,7 +45,8 @@ class Ending(NamedTuple):
 class Lifecycle:
     """Checks the events of one response, in order. `response_id`: empty until it was created.
 
-    `strict` as in `responses_output`: a completed event may else carry the status of an incomplete response.
+    `strict` as in `responses_output`: a completed event may else carry the status of an incomplete response, and any
+    terminal event that of a failed one that tells its error.
     """
 
     def __init__(self, *, strict: bool) -> None:
@@ -95,6 +96,8 @@ class Lifecycle:
         allowed = _STATUSES[kind]
         if not self._strict and kind == "response.completed":
             allowed = (*allowed, "incomplete")
+        if not self._strict and response.get("error"):
+            allowed = (*allowed, *FAILED)  # what went wrong is said: that counts, whatever the event is called
         if status not in allowed:
             raise RuleBrokenError("status_contradicts", f"the status must be {' or '.join(allowed)}")
         return Ending(status, self._reason(response))

@@ -93,7 +93,7 @@ class ToolCallPieces:
 
     def said(self) -> list[SaidCall]:
         """The calls as the pieces said them, in the order in which they were opened."""
-        return [SaidCall(call.index, call.call_id, call.name, call.joined()) for call in self._calls]
+        return [SaidCall(call.index, call.call_id, call.name, well_formed(call.joined())) for call in self._calls]
 
     def add_rest(self, place: int, call_id: str | None, name: str | None, rest: str) -> None:
         """Take what the call at `place` lacked."""

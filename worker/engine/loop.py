@@ -23,7 +23,15 @@ LOOP_LOST = 70
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """A uvloop where it installs, else asyncio's own. What nobody awaits is reported without its words."""
-    loop = _fastest_loop()
+    return _reporting(_fastest_loop())
+
+
+def new_terminal_loop() -> asyncio.AbstractEventLoop:
+    """As `new_event_loop`, for who reads a terminal: uvloop would make it non-blocking, for all who have it open."""
+    return _reporting(asyncio.new_event_loop())
+
+
+def _reporting(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
     loop.set_exception_handler(_report)
     return loop
 

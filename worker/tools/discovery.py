@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from inspect import get_annotations, signature
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from worker.errors import ConfigurationError
 from worker.sources import nearest
@@ -94,8 +94,8 @@ def _given(value: Any) -> Sequence[Any]:
     elif callable(value) and not hasattr(value, "spec"):
         if not _gives_tools(_annotated(value)):
             raise ConfigurationError(
-                f"function {getattr(value, '__name__', type(value).__name__)} is no tool: decorate it with @tool; or, "
-                "if it gives tools, annotate it so, as in '-> Iterable[Tool]'"
+                f"function {_name(value)} is no tool: decorate it with @tool; or, if it gives tools, annotate it so, "
+                "as in '-> Iterable[Tool]'"
             )
         value = value()
     if fault_of(value) is None or not isinstance(value, Iterable) or isinstance(value, str | bytes):
@@ -104,16 +104,28 @@ def _given(value: Any) -> Sequence[Any]:
 
 
 def _annotated(function: Callable[..., Any]) -> Any:
-    """What a function says it returns; None where that cannot be read."""
+    """What a function says it returns; None where it has no signature."""
     try:
         return signature(function, eval_str=True).return_annotation
-    except Exception:  # noqa: BLE001 - an annotation is foreign code too
+    except ValueError:  # a callable without a signature
         return None
+    except Exception as error:  # noqa: BLE001 - an annotation is foreign code too
+        why = str(error) if isinstance(error, NameError) else type(error).__name__
+        raise ConfigurationError(
+            f"function {_name(function)} is no tool: decorate it with @tool; or, if it gives tools, let what its "
+            f"annotations name be there at run time ({why})"
+        ) from None
+
+
+def _name(value: Any) -> str:
+    return str(getattr(value, "__name__", type(value).__name__))
 
 
 def _gives_tools(annotation: Any) -> bool:
     """A return annotation is that of a tool or of several."""
     kind, parts = get_origin(annotation) or annotation, get_args(annotation)
+    if kind is Annotated:
+        return _gives_tools(parts[0])
     if kind in (Union, UnionType):
         return all(_gives_tools(part) for part in parts)
     if not isinstance(kind, type):

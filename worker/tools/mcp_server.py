@@ -74,6 +74,7 @@ class McpServer:
                     return self._listed
                 try:
                     with connection.in_use() as client:
+                        connection.unreadable.clear()
                         return await self._list(client)
                 except Exception as error:  # noqa: BLE001 - also what the library makes of a list that is none
                     connection.retire()
@@ -84,6 +85,11 @@ class McpServer:
     def unreadable(self) -> frozenset[str]:
         """Names of tools that it lists in a form that is not the protocol's; `tools` leaves them out."""
         return frozenset(self._connection.unreadable) if self._connection is not None else frozenset()
+
+    @property
+    def unreadable_offered(self) -> frozenset[str]:
+        """The names under which those would be offered."""
+        return frozenset(offered_name(self._name, tool) for tool in self.unreadable)
 
     async def call(self, name: str, arguments: Arguments, context: ToolContext) -> types.CallToolResult:
         """Call a tool. Raises `ToolFailed` and `BadArguments`, with words for the model."""

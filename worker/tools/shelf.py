@@ -78,7 +78,7 @@ class ToolShelf:
             if isinstance(resolved, BaseException):
                 raise resolved
             tools += resolved
-        for fault in _clashes(field, tools):
+        for fault in (*await self._guards_of_nothing(), *_clashes(field, tools)):
             raise fault
         return {tool.spec.name: tool for tool in tools}
 
@@ -86,7 +86,8 @@ class ToolShelf:
         """As `offered`, for people: what can be offered, and every fault."""
         field = f"agents.{name}.tools"
         tools, faults = _sorted_out(await self._choices(field, agent))
-        return Shown(tuple({tool.spec.name: tool for tool in tools}.values()), (*faults, *_clashes(field, tools)))
+        faults += [*await self._guards_of_nothing(), *_clashes(field, tools)]
+        return Shown(tuple({tool.spec.name: tool for tool in tools}.values()), tuple(faults))
 
     async def everything(self) -> Shown:
         """All tools that any agent could offer, and every fault, also of settings for tools that do not exist."""
@@ -97,10 +98,12 @@ class ToolShelf:
         tools += of_servers
         faults: list[ToolFault] = [ConfigurationError(broken.message) for broken in catalogue.unusable]
         faults += [*_clashes("tools", tools), *unreached]
+        unmet: dict[str, ConfigurationError] = {}
         for server, listed in zip(self._mcp, listings, strict=True):
             if not isinstance(listed, BaseException):
                 faults += [_unreadable(server, tool) for tool in sorted(self._servers[server].unreadable)]
-                faults += await self._unmet(server, [tool.spec.name for tool in listed])
+                unmet |= await self._unmet(server, [tool.spec.name for tool in listed])
+        faults += unmet.values()
         if not faults:  # else the tool may be among those that could not be found
             known = sorted({tool.spec.name for tool in tools})
             faults += [
@@ -134,7 +137,7 @@ class ToolShelf:
     async def _of_server(self, field: str, server: str, tool: str | None) -> list[OfferedTool]:
         """The tools of an MCP server, or one of them."""
         listed = await self._listed(field, server)
-        for fault in await self._unmet(server, [each.spec.name for each in listed]):
+        for fault in (await self._unmet(server, [each.spec.name for each in listed])).values():
             raise fault
         if tool is not None:
             listed = self._picked(field, server, tool, listed)
@@ -143,26 +146,54 @@ class ToolShelf:
     async def _all_of_server(self, server: str) -> list[OfferedTool]:
         return [self._offered(each, f"mcp.{server}") for each in await self._listed("mcp", server)]
 
-    async def _unmet(self, server: str, offered: Sequence[str]) -> list[ConfigurationError]:
+    async def _unmet(self, server: str, offered: Sequence[str]) -> dict[str, ConfigurationError]:
         """Settings for tools of a server that it does not offer: a mistyped `approval = "ask"` would guard nothing.
 
-        Of the servers `a` and `a_b` the second answers for `a_b_c`; that may be a tool of the first, or of a package.
+        Of the servers `a` and `a_b` either may offer `a_b_c`, and so may a package.
         """
-        known = {*offered, *(f"{server}_{tool}" for tool in self._servers[server].unreadable)}
-        unmet = [name for name in self._settings if name not in known and self._fitting(name)[:1] == [server]]
+        known = {*offered, *self._servers[server].unreadable_offered}
+        unmet = [name for name in self._settings if name not in known and server in self._fitting(name)]
         if unmet:
-            elsewhere = {each.tool.spec.name for each in (await self._found()).found}
-            for other in {other for name in unmet for other in self._fitting(name)[1:]}:
-                elsewhere |= {each.spec.name for each in await self._listed("mcp", other)}
-            unmet = [name for name in unmet if name not in elsewhere]
-        return [
-            ConfigurationError(f"tools.{name} is set, but mcp.{server} offers no such tool; {nearest(name, offered)}")
+            known = {each.tool.spec.name for each in (await self._found()).found}
+            unmet = [name for name in unmet if name not in known and not await self._elsewhere(name, server)]
+        return {
+            name: ConfigurationError(
+                f"tools.{name} is set, but mcp.{server} offers no such tool; {nearest(name, offered)}"
+            )
             for name in unmet
+        }
+
+    async def _elsewhere(self, name: str, server: str) -> bool:
+        """Another server offers the tool; one that is away now may, and must not take its neighbour along."""
+        for other in self._fitting(name):
+            if other != server:
+                try:
+                    offered = {each.spec.name for each in await self._listed("mcp", other)}
+                except ToolsUnavailable:
+                    return True
+                if name in offered | self._servers[other].unreadable_offered:
+                    return True
+        return False
+
+    async def _guards_of_nothing(self) -> list[ConfigurationError]:
+        """Guards whose name no place can offer: what `[tools.fliez_delete]` is meant for has none."""
+        catalogue = await self._found()
+        if catalogue.unusable:  # it may be there
+            return []
+        known = [each.tool.spec.name for each in catalogue.found]
+        guarded = [name for name, decided in self._settings.items() if decided.approval == "ask"]
+        return [
+            ConfigurationError(
+                f"tools.{name} guards nothing: there is neither such a tool nor a server for it; "
+                f"{nearest(name, [*known, *(f'{server}_...' for server in self._mcp)])}"
+            )
+            for name in guarded
+            if name not in known and not self._fitting(name)
         ]
 
     def _fitting(self, name: str) -> list[str]:
-        """The servers that may offer a tool of that name, the likeliest first."""
-        return sorted((server for server in self._mcp if name.startswith(f"{server}_")), key=len, reverse=True)
+        """The servers that may offer a tool of that name."""
+        return [server for server in self._mcp if name.startswith(f"{server}_")]
 
     async def _listed(self, field: str, server: str) -> tuple["McpTool", ...]:
         if server not in self._mcp:
