@@ -108,7 +108,7 @@ class Up:
         limit = time.monotonic() + LIMIT_S
         while not fits():
             assert time.monotonic() < limit, f"waited {LIMIT_S} s for {awaited}; it printed:\n{self.printed}"
-            time.sleep(0.02)
+            time.sleep(0.02)  # a process that prints or ends gives a thread no event to wait for
 
 
 Start = Callable[..., Up]

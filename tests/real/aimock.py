@@ -1,6 +1,6 @@
 """aimock on the loopback: a server that answers from fixtures, well or badly.
 
-What belongs here: starting it. https://www.npmjs.com/package/@copilotkit/aimock
+What belongs here: starting it. The server is the package @copilotkit/aimock.
 """
 
 import json

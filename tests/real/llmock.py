@@ -1,6 +1,6 @@
 """llmock on the loopback: a server that fails on request and judges how its client took it.
 
-What belongs here: starting it, its scenarios, its verdict. https://pypi.org/project/llmock
+What belongs here: starting it, its scenarios, its verdict. The server is the package llmock.
 """
 
 from pathlib import Path
