@@ -419,21 +419,6 @@ async def test_a_server_that_is_away_does_not_take_along_the_one_that_is_named_a
 
 
 @pytest.mark.requirement("tools:mcp:unmet-settings")
-async def test_a_guard_that_no_place_can_offer_stops_every_agent() -> None:
-    shelf = raw_shelf("n_echo")
-    words = "tools.n_echo guards nothing: there is neither such a tool nor a server for it; "
-    try:
-        for choice in ("mcp:m", "clock"):
-            agent = AgentSettings.model_validate({"tools": [choice]})
-            with pytest.raises(ConfigurationError) as refused:
-                await shelf.offered("clerk", agent)
-            assert str(refused.value).startswith(words)
-            assert [str(fault).startswith(words) for fault in (await shelf.shown("clerk", agent)).faults] == [True]
-    finally:
-        await shelf.close()
-
-
-@pytest.mark.requirement("tools:mcp:unmet-settings")
 async def test_a_setting_for_a_tool_of_a_package_that_is_named_like_one_of_a_server_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

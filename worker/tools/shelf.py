@@ -78,7 +78,7 @@ class ToolShelf:
             if isinstance(resolved, BaseException):
                 raise resolved
             tools += resolved
-        for fault in (*await self._guards_of_nothing(), *_clashes(field, tools)):
+        for fault in _clashes(field, tools):
             raise fault
         return {tool.spec.name: tool for tool in tools}
 
@@ -86,8 +86,7 @@ class ToolShelf:
         """As `offered`, for people: what can be offered, and every fault."""
         field = f"agents.{name}.tools"
         tools, faults = _sorted_out(await self._choices(field, agent))
-        faults += [*await self._guards_of_nothing(), *_clashes(field, tools)]
-        return Shown(tuple({tool.spec.name: tool for tool in tools}.values()), tuple(faults))
+        return Shown(tuple({tool.spec.name: tool for tool in tools}.values()), (*faults, *_clashes(field, tools)))
 
     async def everything(self) -> Shown:
         """All tools that any agent could offer, and every fault, also of settings for tools that do not exist."""
@@ -174,22 +173,6 @@ class ToolShelf:
                 if name in offered | self._servers[other].unreadable_offered:
                     return True
         return False
-
-    async def _guards_of_nothing(self) -> list[ConfigurationError]:
-        """Guards whose name no place can offer: what `[tools.fliez_delete]` is meant for has none."""
-        catalogue = await self._found()
-        if catalogue.unusable:  # it may be there
-            return []
-        known = [each.tool.spec.name for each in catalogue.found]
-        guarded = [name for name, decided in self._settings.items() if decided.approval == "ask"]
-        return [
-            ConfigurationError(
-                f"tools.{name} guards nothing: there is neither such a tool nor a server for it; "
-                f"{nearest(name, [*known, *(f'{server}_...' for server in self._mcp)])}"
-            )
-            for name in guarded
-            if name not in known and not self._fitting(name)
-        ]
 
     def _fitting(self, name: str) -> list[str]:
         """The servers that may offer a tool of that name."""
