@@ -1,5 +1,6 @@
 """What every test may ask for: a Redis (fake or real), and nothing that reaches beyond the loopback."""
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 
 import fakeredis
@@ -14,6 +15,16 @@ from channels.embedded import EmbeddedServer
 # How long an example takes says something of the machine, and nothing of the code.
 hypothesis_settings.register_profile("lastword", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("lastword")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A test that configures logging writes to its own standard error, which no later test has."""
+    ours = logging.getLogger("lastword")
+    handlers, level = ours.handlers[:], ours.level
+    yield
+    ours.handlers[:] = handlers
+    ours.setLevel(level)
 
 
 @pytest.fixture(scope="session")
