@@ -5,6 +5,7 @@ The heartbeat tells of a cancel within half a second. What must hold before it d
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,8 @@ from worker.wiring import TurnProcess
 WITHIN_S = 20.0
 NEVER_S = 3600.0
 TOOL = '[[calls]]\nsteps = [ { text = "I will look. " }, { tool = "clock", arguments = {} } ]\n'
-ANSWER = '[[calls]]\nsteps = [ { text = "It is noon." } ]\n'
+STEPS = 'steps = [ { text = "It is noon." } ]\n'
+ANSWER = f"[[calls]]\n{STEPS}"
 BUSY = "[[calls]]\nstatus = 503\n"
 STALL = '[[calls]]\nsteps = [ { text = "It" }, { stall = true } ]\n'
 
@@ -187,6 +189,21 @@ async def test_no_request_starts_once_the_end_is_wanted_though_nobody_has_told_t
 
 
 @pytest.mark.requirement("cancel:told")
+@pytest.mark.requirement("cases:t19:before-headers")
+async def test_a_request_that_was_not_answered_yet_is_dropped(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
+) -> None:
+    async with scene(f"[[calls]]\ndelay_s = 60\n{STEPS}", tmp_path, real_url, real_redis) as it:
+        turn = await it.submit()
+        it.drive()
+        await it.provider.transcript.wait_for_request(1)
+        await it.cancel(turn)
+        await check(it, turn, "")
+        assert (await it.provider.transcript.wait_for_end(1)).ended == "stall", "silent until its client left"
+        assert it.requests == 1
+
+
+@pytest.mark.requirement("cancel:told")
 async def test_a_driver_is_told_while_it_waits_for_the_next_attempt(
     real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
 ) -> None:
@@ -263,3 +280,21 @@ async def test_a_message_that_is_cancelled_between_the_look_and_the_call_is_not_
         asked = it.provider.transcript.exchanges[1].request["messages"]
     assert cancelled == [gone]
     assert [each["content"] for each in asked if each["role"] == "user"] == ["What is the time?", "And in Oslo?"]
+
+
+@pytest.mark.requirement("sessions:join:wires")
+@pytest.mark.parametrize("wire", ["chat", "responses", "anthropic"])
+async def test_messages_that_join_are_asked_in_every_wire_format(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path, wire: str
+) -> None:
+    """The stand-in refuses what the real API would."""
+    async with scene(TOOL + ANSWER, tmp_path, real_url, real_redis, provider={"wire": wire}) as it:
+        turn = await it.submit(joins=True)
+        others = [await it.submit(text, joins=True) for text in ("And in Bergen?", "And in Oslo?")]
+        it.drive()
+        assert (await it.ended(turn)).outcome == "completed"
+        assert [(await it.ended(other)).merged_into for other in others] == [turn, turn]
+        asked = json.dumps(it.provider.transcript.exchanges[1].request, ensure_ascii=False)
+        assert await read_text(real_redis, turn) == "I will look. It is noon."
+    places = [asked.index(text) for text in ("What is the time?", "I will look. ", "And in Bergen?", "And in Oslo?")]
+    assert places == sorted(places)

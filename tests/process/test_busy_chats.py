@@ -24,7 +24,7 @@ from worker.output.events import (
 )
 from worker.store.cancels import Cancellation
 from worker.store.outputs import all_outputs
-from worker.store.records import TurnRecord, read_turn
+from worker.store.records import TurnRecord, read_turn, unsealed_turns
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -269,3 +269,20 @@ async def test_a_worker_killed_before_the_commit_of_a_call_that_carries_messages
 
 async def ended(process: Process) -> int:
     return await asyncio.to_thread(process.exit_code)
+
+
+@pytest.mark.requirement("cancel:run")
+async def test_a_turn_of_lastword_run_that_is_cancelled_ends_with_6(tmp_path: Path, real_url: str) -> None:
+    async with stand_in(STREAMS, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
+        stack.configure(settings(provider.base_url, "http://127.0.0.1:9/"))
+        arguments = [sys.executable, "-m", "channels", "run", "Take your time.", "--json"]
+        ran = await asyncio.create_subprocess_exec(
+            *arguments, cwd=stack.folder, env=stack.environment, stdout=asyncio.subprocess.PIPE
+        )
+        await provider.transcript.wait_for_request(1, WITHIN_S * 30)
+        (record,) = await unsealed_turns(stack.client, stack.settings.partitions, 10)
+        await cancel(stack, record.turn)
+        async with asyncio.timeout(30):
+            out, _ = await ran.communicate()
+    told = json.loads(out)
+    assert (ran.returncode, told["outcome"], told["reason"], told["text"]) == (6, "cancelled", "requested", "")
