@@ -79,6 +79,10 @@ class DriverMaker:
         if answer is not None:  # nobody and nothing is needed to end it
             await self._seal(grant, accumulator, verdict.ending(answer, (), may_nudge=False) or Ending("completed"))
             return None
+        dead = verdict.death(grant.progress, self._settings.turns.crash_cap)
+        if dead is not None:  # whatever takes the process down may wait already where the driver is made
+            await self._seal(grant, accumulator, dead)
+            return None
         try:
             history = await self._history(grant, claimed_at + self._settings.lease.ttl_s)
             agent = self._settings.agent(grant.agent)

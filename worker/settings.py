@@ -43,7 +43,17 @@ class TurnSettings(Section):
         7200, 0.5, 604800, "seconds", "Longest life of a turn, once a process has taken it up."
     )
     max_calls: int = amount(100, 1, 10000, "calls", "Calls that a turn may make; resumes do not count.")
-    crash_cap: int = amount(3, 1, 20, "crashes", "Processes that a turn may take down before it is given up as dead.")
+    suspect_after: int = amount(
+        2,
+        1,
+        20,
+        "crashes",
+        "Processes that vanished while they ran a turn, among others, before it must run in a process of its own. One "
+        "kill of a full process costs nothing at 2, while at 1 each of its turns waits for such a process.",
+    )
+    crash_cap: int = amount(
+        3, 1, 20, "crashes", "Processes of its own that a turn may take down before it is given up as dead."
+    )
     on_drain: Literal["handoff", "fail"] = Field(
         default="handoff",
         description="A turn in a process that shuts down: handoff gives it to another process, fail ends it at once.",
@@ -65,7 +75,14 @@ class TurnSettings(Section):
 class LeaseSettings(Section):
     """Who drives a turn, and when another process takes over."""
 
-    ttl_s: float = amount(8, 0.4, 300, "seconds", "A turn whose process has been silent this long is taken over.")
+    ttl_s: float = amount(
+        8,
+        0.4,
+        300,
+        "seconds",
+        "A turn whose process has been silent this long is taken over. Lower: sooner after a crash. Higher: a process "
+        "may be cut off from Redis, or stand still, for longer before it loses its turns.",
+    )
     renew_s: float = amount(2, 0.1, 75, "seconds", "Time between two signs of life of a process.")
     sweep_s: float = amount(1, 0.1, 60, "seconds", "Time between two searches for turns that nobody drives.")
 
@@ -89,6 +106,16 @@ class ProcessSettings(Section):
     """How much one process does."""
 
     turns_concurrency: int = amount(250, 1, 2000, "turns", "Turns that one process runs at a time.")
+    suspects: int = amount(
+        2, 1, 50, "processes", "Processes that one turns process may start beside it, each for one suspect turn."
+    )
+    drain_s: float = amount(
+        25,
+        1,
+        3600,
+        "seconds",
+        "A turns process that is told to stop ends within this time; set its supervisor's limit 5 s above.",
+    )
 
 
 class WorkerSettings(BaseSettings):

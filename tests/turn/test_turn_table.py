@@ -29,6 +29,7 @@ EVENTS: dict[Kind, Event] = {
     Kind.DECIDED: Decided((ApprovalDecided(1, 1, "deny"),)),
     Kind.TICK: Tick(),
     Kind.DRAIN: Drain(),
+    Kind.DRAIN_OVER: Drain(is_over=True),
 }
 
 WAYS: dict[State, list[Event]] = {

@@ -62,7 +62,8 @@ class TurnDriver:
         self._renewal = asyncio.Event()
         self._ended = False
         self._lost = False
-        self._draining = False
+        self._has_no_time = False
+        self._tools: set[asyncio.Task[None]] = set()
         self._has_tick = False
         """A look at the clock is queued. A second one would keep the first from ever coming to its turn."""
         self._call_opened = 0.0
@@ -82,9 +83,13 @@ class TurnDriver:
 
     def drain(self) -> None:
         """This process is shutting down."""
-        self._draining = True
-        self._renewal.set()
         self._tell(Drain())
+
+    def cut_off(self) -> None:
+        """This process has no more time to shut down."""
+        self._has_no_time = True
+        self._renewal.set()
+        self._tell(Drain(is_over=True))
 
     async def run(self) -> None:
         """Drive the turn until it ends here."""
@@ -176,6 +181,8 @@ class TurnDriver:
                 await self._recording.discard(command)
             case c.RunTools():
                 await self._run_tools(command)
+            case c.StopTools():
+                await self._stop_tools()
             case c.RecordToolResult() | c.RecordCompaction():
                 await self._recording.fact(command)
             case c.AskApproval():
@@ -211,10 +218,19 @@ class TurnDriver:
             started = outputs.of_tool_start(command.call, tool_call, command.attempt)
             await self._accumulator.tool_start(command.call, index, started)
             await self._hold_valid()
-            self._spawn(self._run_tool(command.call, index, tool_call))
+            running = self._spawn(self._run_tool(command.call, index, tool_call))
+            self._tools.add(running)
+            running.add_done_callback(self._tools.discard)
 
     async def _run_tool(self, call: int, index: int, tool_call: ToolCall) -> None:
         self._tell(await self._toolbox.run(self._grant, call, index, tool_call))
+
+    async def _stop_tools(self) -> None:
+        stopped = set(self._tools)
+        for task in stopped:
+            task.cancel()
+        if stopped:  # a tool that does not end is left behind after its grace
+            await asyncio.wait(stopped)
 
     async def _park(self) -> None:
         """Give the turn back until a person decides, unless somebody has decided just now."""
@@ -235,11 +251,11 @@ class TurnDriver:
         """Wait until the lease is surely ours: a process that slept past it must not act outside the store.
 
         After an outage of the store nobody has claimed the turn, and the next renewal ends the wait; a process that
-        shuts down does not outstay its lease.
+        must end does not outstay its lease.
         """
         while not self._is_valid():
             self._renewal.clear()
-            if not (self._lost or self._draining):
+            if not (self._lost or self._has_no_time):
                 await self._renewal.wait()
-            if self._lost or (self._draining and not self._is_valid()):
+            if self._lost or (self._has_no_time and not self._is_valid()):
                 raise Fenced(self._grant.turn)

@@ -10,6 +10,7 @@ failover. All times are the server's.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import redis
 import redis.asyncio
@@ -24,12 +25,24 @@ from worker.turn.facts import Fact, Progress
 _SWEEP_AGAIN_MS = 10_000
 """A session whose wake-up was lost is woken again after this time."""
 
+_RESERVE_MS = 15_000
+"""How long others leave a suspect alone while a process starts for it: far longer than that takes."""
+
+SUSPECT_AFTER = 2
+"""From how many vanished drivers on a turn is a suspect, unless the setting says otherwise."""
+
 _GRANT = b"grant:"
 """What the session record's field of an approved tool begins with."""
 
 _claim = Script("worker.store", "claim")
 _renew = Script("worker.store", "renew")
+_pulse = Script("worker.store", "pulse")
 _sweep = Script("worker.store", "sweep")
+
+Came = Literal["first", "takeover", "resumed"]
+"""How a turn came to its driver: nobody had it before; the driver before vanished; it was given back."""
+
+_CAME: dict[bytes, Came] = {b"takeover": "takeover", b"resumed": "resumed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +52,7 @@ class Grant:
     `op`: number of the last op that this nonce took (0: none yet). `marker`: UTF-8 bytes of committed text.
     `remaining_s`: seconds to the turn's deadline, negative when it has passed. `unreadable`: why the journal could not
     be read, or None; then `facts` are empty, and the turn can only be ended. `requester`: who alone may decide the
-    approvals of the turn; None: anybody.
+    approvals of the turn; None: anybody. `suspect`: if this driver vanishes, the turn is to blame.
     """
 
     turn: str
@@ -59,6 +72,20 @@ class Grant:
     facts: tuple[Fact, ...] = field(repr=False)
     unreadable: str | None = None
     requester: str | None = None
+    came: Came = "first"
+    suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """A turn that only a process of its own may run. `crashes`: drivers that vanished.
+
+    `reserved`: for the claimant that was told, while it starts that process.
+    """
+
+    turn: str
+    crashes: int
+    reserved: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +97,49 @@ class Renewal:
     watched: bool
 
 
-async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: float, partitions: int) -> Grant | None:
-    """Become the driver of the session's next turn, for `ttl_s` seconds unless renewed.
+async def claim(  # noqa: PLR0913, PLR0917 - who claims what, for how long, under which rule
+    redis: redis.asyncio.Redis,
+    session: str,
+    nonce: str,
+    ttl_s: float,
+    partitions: int,
+    suspect_after: int = SUSPECT_AFTER,
+) -> Grant | None:
+    """Become the driver of the session's next turn, for `ttl_s` seconds unless renewed, where no other turn runs.
 
-    None: nothing waits, the turn waits for a person, a living driver holds it, or its record is of a newer version.
-    Sent again with the same nonce, it gives the same grant.
+    None: nothing waits, the turn waits for a person, a living driver holds it (or may, as the store was away until just
+    now), or its record is of a newer version. Sent again with the same nonce, it gives the same grant. A turn of which
+    `suspect_after` drivers have vanished is granted as a suspect.
     """
+    reply = await _claimed(redis, session, nonce, ttl_s, partitions, [suspect_after, 1, 0])
+    return _granted(reply, session, nonce) if reply else None
+
+
+async def claim_among_others(  # noqa: PLR0913, PLR0917 - as `claim`
+    redis: redis.asyncio.Redis,
+    session: str,
+    nonce: str,
+    ttl_s: float,
+    partitions: int,
+    suspect_after: int,
+    *,
+    may_start_one: bool,
+) -> Grant | Suspected | None:
+    """As `claim`, for a process that runs other turns, too: a suspect is not granted.
+
+    `may_start_one`: the claimant can start a process for a suspect now, and reserves it meanwhile. None also: another
+    process has reserved it.
+    """
+    reserve_ms = _RESERVE_MS if may_start_one else 0
+    reply = await _claimed(redis, session, nonce, ttl_s, partitions, [suspect_after, 0, reserve_ms])
+    if reply and reply[0] == b"SUSPECT":
+        return Suspected(reply[1].decode(), int(reply[2]), bool(reply[3]))
+    return _granted(reply, session, nonce) if reply else None
+
+
+async def _claimed(  # noqa: PLR0913, PLR0917 - as `claim`
+    redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: float, partitions: int, rest: list[Argument]
+) -> list[Any]:
     partition = ids.partition_of_session(session, partitions)
     names = [
         keys.queue(partition, session),
@@ -83,11 +147,13 @@ async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: flo
         keys.session_record(partition, session),
         keys.history(partition, session),
         keys.watch(partition),
+        keys.pulse(partition),
     ]
     member, beginning = keys.DUE_LEASE + session, keys.beginning(partition)
-    reply = await _claim(redis, names, [nonce, round(ttl_s * 1000), RECORD_VERSION, member, beginning])
-    if not reply:
-        return None
+    return await _claim(redis, names, [nonce, round(ttl_s * 1000), RECORD_VERSION, member, beginning, *rest])
+
+
+def _granted(reply: list[Any], session: str, nonce: str) -> Grant:
     pairs, entries, text, of_session, watched, remaining_ms = reply
     stored, session_record = _record(pairs), _record(of_session)
     facts, unreadable = _facts(entries, text)
@@ -109,6 +175,8 @@ async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: flo
         facts=facts,
         unreadable=unreadable,
         requester=stored.get(b"requester", b"").decode() or None,
+        came=_CAME.get(stored.get(b"came", b""), "first"),
+        suspect=stored.get(b"suspect") == b"1",
     )
 
 
@@ -133,6 +201,7 @@ def _progress(stored: dict[bytes, bytes], session_record: dict[bytes, bytes]) ->
         resumes_spent=int(stored[b"resumes"]),
         calls=int(stored[b"calls"]),
         crashes=int(stored[b"crashes"]),
+        suspect_crashes=int(stored.get(b"suspect_crashes", 0)),
         totals=decode_totals(stored[b"totals"]),
         last_input_tokens=int(last_input_tokens) if last_input_tokens else None,
         streamed=stored.get(b"streamed") == b"1",
@@ -151,6 +220,11 @@ def renew(redis: redis.Redis, partition: int, holders: Sequence[tuple[str, str]]
         Renewal(turn, held=bool(held), watched=bool(watched))
         for (turn, _), held, watched in zip(holders, reply[::2], reply[1::2], strict=True)
     ]
+
+
+def pulse(redis: redis.Redis, partition: int, ttl_s: float) -> bool:
+    """Give a sign of life; whether living drivers must first renew, because the server was away until just now."""
+    return bool(_pulse.run(redis, [keys.pulse(partition)], [round(ttl_s * 1000)])[0])
 
 
 def sweep(redis: redis.Redis, partition: int, limit: int = 100) -> list[str]:

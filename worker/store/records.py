@@ -15,10 +15,11 @@ from worker.store.journal import decode_failure, decode_totals
 from worker.turn.commands import Failure
 from worker.turn.usage import UsageTotals
 
-RECORD_VERSION = 2
+RECORD_VERSION = 3
 """The newest turn record, journal included, that this code reads and the one that it writes.
 
 1: the first. 2: approvals, compaction, who answered a call and what its provider wants back.
+3: suspects.
 """
 
 State = Literal["queued", "running", "parked", "sealed"]
@@ -30,7 +31,9 @@ class TurnRecord:
 
     `state` queued: nobody drives it, though somebody may have; parked: it waits for a person. `outcome`, `reason`,
     `failure`, `correlation_id` and `sealed_ms` are set by the seal. `marker`: UTF-8 bytes of committed text.
-    `discards`: attempts that died. `requester`: who alone may decide the turn's approvals; None: anybody.
+    `discards`: attempts that died. `crashes`: drivers that vanished; `suspect_crashes`: those of them that ran this
+    turn alone; `suspect`: it runs alone, or did last. `replay_of`: the turn whose message is asked anew. `requester`:
+    who alone may decide the turn's approvals; None: anybody.
     """
 
     turn: str
@@ -53,6 +56,9 @@ class TurnRecord:
     calls: int
     crashes: int
     requester: str | None = None
+    suspect: bool = False
+    suspect_crashes: int = 0
+    replay_of: str | None = None
 
 
 async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
@@ -101,6 +107,9 @@ def _record(turn: str, stored: dict[bytes, bytes]) -> TurnRecord:
         calls=int(stored[b"calls"]),
         crashes=int(stored[b"crashes"]),
         requester=told("requester"),
+        suspect=told("suspect") == "1",
+        suspect_crashes=int(told("suspect_crashes") or 0),
+        replay_of=told("replay_of"),
     )
 
 

@@ -58,6 +58,7 @@ class Kind(Enum):
     DECIDED = "decided"
     TICK = "tick"
     DRAIN = "drain"
+    DRAIN_OVER = "drain_over"
 
 
 _KINDS: dict[type[Event], Kind] = {
@@ -76,6 +77,8 @@ def kind_of(event: Event, *, is_current: bool) -> Kind:
     """`is_current`: a stream's event belongs to the attempt that is listened to."""
     if isinstance(event, Sent | Heard | NotAnswered | Died) and not is_current:
         return Kind.STALE
+    if isinstance(event, Drain) and event.is_over:
+        return Kind.DRAIN_OVER
     if not isinstance(event, Heard):
         return _KINDS[type(event)]
     if isinstance(event.event, Completed):
@@ -89,11 +92,13 @@ _NEXT_CALL = frozenset({State.CALLING, State.COMPACTING, State.SEALED, State.HAN
 _AFTER_A_DEATH = frozenset({State.CALLING, State.WAITING, State.COMPACTING, State.SEALED})
 _AFTER_A_CALL = _NEXT_CALL | {State.RUNNING_TOOLS, State.PARKED}
 _COMPACTED = _NEXT_CALL
+_CUT_OFF = frozenset({State.SEALED, State.HANDED_OFF})
 
 TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
     State.READY: {
         Kind.BEGIN: _AFTER_A_CALL,
         Kind.DRAIN: frozenset({State.READY, State.HANDED_OFF}),
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.CALLING: {
         Kind.SENT: frozenset({State.CALLING}),
@@ -106,6 +111,7 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.STALE: frozenset({State.CALLING}),
         Kind.TICK: _AFTER_A_DEATH,
         Kind.DRAIN: frozenset({State.CALLING, State.HANDED_OFF}),
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.STREAMING: {
         Kind.KEEPALIVE: frozenset({State.STREAMING}),
@@ -116,23 +122,27 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.STALE: frozenset({State.STREAMING}),
         Kind.TICK: _AFTER_A_DEATH | {State.STREAMING},
         Kind.DRAIN: frozenset({State.STREAMING, State.HANDED_OFF}),
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.WAITING: {
         Kind.STALE: frozenset({State.WAITING}),
         Kind.TICK: frozenset({State.CALLING, State.WAITING, State.SEALED}),
         Kind.DRAIN: frozenset({State.HANDED_OFF, State.SEALED}),
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.RUNNING_TOOLS: {
         Kind.TOOL_FINISHED: _AFTER_A_CALL,
         Kind.STALE: frozenset({State.RUNNING_TOOLS}),
         Kind.TICK: frozenset({State.RUNNING_TOOLS, State.SEALED}),
         Kind.DRAIN: frozenset({State.RUNNING_TOOLS}),
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.PARKED: {
         Kind.DECIDED: _AFTER_A_CALL,
         Kind.STALE: frozenset({State.PARKED}),
         Kind.TICK: frozenset({State.PARKED}),
         Kind.DRAIN: frozenset({State.PARKED}),
+        Kind.DRAIN_OVER: frozenset({State.PARKED}),
     },
     State.COMPACTING: {
         Kind.SENT: frozenset({State.COMPACTING}),
@@ -145,6 +155,7 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.STALE: frozenset({State.COMPACTING}),
         Kind.TICK: _COMPACTED,
         Kind.DRAIN: _COMPACTED,
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.SEALED: {},
     State.HANDED_OFF: {},
