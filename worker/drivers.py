@@ -113,7 +113,7 @@ class DriverMaker:
         patience_ends = claimed_at + min(self._settings.turns.tool_timeout_s, grant.remaining_s)
         while True:
             try:
-                return await self._shelf.offered(grant.agent, agent)
+                return await self._listed(grant, agent)
             except ToolsUnavailable as error:
                 again_at = monotonic() + max(error.retry_after_s, _LOOK_S)
                 if again_at >= patience_ends:
@@ -124,6 +124,20 @@ class DriverMaker:
                     if not self._holds(grant.turn, grant.nonce):
                         raise Fenced(grant.turn) from None
                     await asyncio.sleep(min(_LOOK_S, max(0.0, again_at - monotonic())))
+
+    async def _listed(self, grant: Grant, agent: AgentSettings) -> Mapping[str, Tool]:
+        """One look at the tools; given up when this process shuts down, as servers may take their time to answer."""
+        listing = asyncio.get_running_loop().create_task(self._shelf.offered(grant.agent, agent))
+        try:
+            while not listing.done():
+                await asyncio.wait({listing}, timeout=_LOOK_S)
+                if self._is_draining() and not listing.done():
+                    raise ToolsUnavailable(
+                        f"agents.{grant.agent}.tools: this process shuts down before their servers have answered"
+                    )
+            return listing.result()
+        finally:
+            listing.cancel()
 
     def _driver(  # noqa: PLR0913, PLR0917 - what a driver is made of
         self,

@@ -227,6 +227,12 @@ def pulse(redis: redis.Redis, partition: int, ttl_s: float) -> bool:
     return bool(_pulse.run(redis, [keys.pulse(partition)], [round(ttl_s * 1000)])[0])
 
 
+async def beat(redis: redis.asyncio.Redis, partitions: int, ttl_s: float) -> None:
+    """A sign of life in every partition, by a process that drives no turns: it shows that the store was there."""
+    for partition in range(partitions):
+        await _pulse(redis, [keys.pulse(partition)], [round(ttl_s * 1000)])
+
+
 def sweep(redis: redis.Redis, partition: int, limit: int = 100) -> list[str]:
     """Sessions that should be woken now, at most `limit`; each is due again in 10 s unless someone claims it."""
     reply = _sweep.run(redis, [keys.due(partition)], [limit, _SWEEP_AGAIN_MS, keys.DUE_LEASE])

@@ -73,7 +73,7 @@ if not is_mine then
   local epoch = redis.call('HINCRBY', KEYS[3], 'epoch', 1)
   redis.call('HSET', record, 'v', ARGV[3], 'nonce', ARGV[1], 'state', 'running', 'epoch', epoch, 'op', 0, 'reply', '',
     'crashes', crashes, 'suspect_crashes', suspect_crashes, 'suspect', is_suspect and 1 or 0, 'came', came,
-    'deadline_ms', string.format('%.0f', deadline))
+    'reserved_ms', 0, 'deadline_ms', string.format('%.0f', deadline))
   redis.call('HSET', KEYS[3], 'v', ARGV[3])
   redis.call('PERSIST', KEYS[3])
 end
