@@ -51,6 +51,10 @@ match = "<block>"
 calls = [ { steps = [ { text = "I try. " }, { tool = "block" } ] }, { steps = [ { text = "It went wrong." } ] } ]
 
 [[conversations]]
+match = "<freeze>"
+calls = [ { steps = [ { text = "I try. " }, { tool = "freeze" } ] }, { steps = [ { text = "It went wrong." } ] } ]
+
+[[conversations]]
 match = "<ask>"
 calls = [ { steps = [ { tool = "note" } ] } ]
 """
@@ -66,7 +70,7 @@ base_url = "{base_url}"
 model = "stand-in"
 
 [agents.default]
-tools = ["clock", "hang", "block", "note"]
+tools = ["clock", "hang", "block", "freeze", "note"]
 
 [tools.note]
 approval = "ask"
@@ -173,6 +177,25 @@ async def test_a_tool_that_does_not_end_is_cut_off_and_the_model_is_told(
     assert results == [(tool, "outcome_unknown")]
     assert text_of(outputs) == "I try. It went wrong."
     assert (record.outcome, record.crashes) == ("completed", 0)
+
+
+@pytest.mark.requirement("drain:limit:stuck")
+async def test_a_process_whose_loop_is_stuck_ends_in_time_all_the_same(tmp_path: Path, real_url: str) -> None:
+    """Its lease has run out by then, and the turn has gone on elsewhere, as after a crash."""
+    async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
+        stack.configure(settings(provider.base_url))
+        first = stack.start("turns")
+        turn = await stack.submit("<freeze>", watch_s=120)
+        await stack.until(turn, lambda output: isinstance(output, ToolCallOutput))
+        stack.start("turns")
+        first.send(signal.SIGTERM)
+        assert await ended(first, DRAIN_S + SLACK_S) == OUT_OF_TIME
+        outputs = await stack.ended(turn)
+        record = await record_of(stack, turn)
+        [cut_off] = [line for line in first.lines() if line["event"] == "process_cut_off"]
+    assert cut_off["why"] == "no_time_left"
+    assert text_of(outputs) == "I try. It went wrong."
+    assert (record.outcome, record.crashes) == ("completed", 1)
 
 
 @pytest.mark.requirement("drain:limit:parked")

@@ -39,7 +39,7 @@ class NewTurn:
 
     `turn` is minted by `ids.new_turn` for the session's partition. `deadline_s`: seconds from the first claim to the
     turn's end. `watch_s`: seconds for which readers are expected from now on; 0: none are. `requester`: who alone may
-    decide the turn's approvals; None: anybody may.
+    decide the turn's approvals; None: anybody may. `replay_of`: the turn whose message it is, asked anew.
     """
 
     turn: str
@@ -53,6 +53,7 @@ class NewTurn:
     deadline_s: float
     watch_s: float = 0
     requester: str | None = None
+    replay_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ def _arguments(new: NewTurn, log_cap: int) -> list[str | bytes | int]:
         "turn_deadline_ms": round(new.deadline_s * 1000),
         "totals": "{}",
         "requester": new.requester or "",
+        "replay_of": new.replay_of or "",
     }
     return [
         new.turn,

@@ -23,3 +23,10 @@ def block() -> str:
     """Blocks its thread for longer than any test lasts."""
     time.sleep(600)
     return "never said"
+
+
+@tool
+async def freeze() -> str:
+    """Blocks the loop of its process for longer than any test lasts."""
+    time.sleep(600)  # noqa: ASYNC251 - what a careless tool does
+    return "never said"
