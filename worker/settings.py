@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from worker.errors import ConfigurationError
 from worker.fields import ExpandedPath, Name, Section, ServerUrl, amount
+from worker.process_sections import LeaseSettings, ProcessSettings, StagingSettings
 from worker.sections import (
     DEFAULT_PROVIDER,
     AgentSettings,
@@ -70,52 +71,6 @@ class TurnSettings(Section):
     empty_answer_nudges_after_tools: int = amount(8, 0, 100, "nudges", "The same, once the turn has run a tool.")
     history_turns: int = amount(20, 0, 1000, "turns", "Earlier turns of the session that the model is shown.")
     keep_s: float = amount(604800, 60, 31536000, "seconds", "How long a sealed turn can be read.")
-
-
-class LeaseSettings(Section):
-    """Who drives a turn, and when another process takes over."""
-
-    ttl_s: float = amount(
-        8,
-        0.4,
-        300,
-        "seconds",
-        "A turn whose process has been silent this long is taken over. Lower: sooner after a crash. Higher: a process "
-        "may be cut off from Redis, or stand still, for longer before it loses its turns.",
-    )
-    renew_s: float = amount(2, 0.1, 75, "seconds", "Time between two signs of life of a process.")
-    sweep_s: float = amount(1, 0.1, 60, "seconds", "Time between two searches for turns that nobody drives.")
-
-    @model_validator(mode="after")
-    def _renewals_fit(self) -> Self:
-        if self.renew_s * 4 > self.ttl_s:
-            raise ValueError(
-                f"ttl_s ({self.ttl_s:g}) must be at least 4 x renew_s (4 x {self.renew_s:g} = {4 * self.renew_s:g}), "
-                "so that one lost sign of life takes no turn away; raise ttl_s or lower renew_s"
-            )
-        return self
-
-
-class StagingSettings(Section):
-    """How streaming text reaches live readers."""
-
-    tick_s: float = amount(0.05, 0.005, 5, "seconds", "Time between two flushes of streaming text to its readers.")
-
-
-class ProcessSettings(Section):
-    """How much one process does."""
-
-    turns_concurrency: int = amount(250, 1, 2000, "turns", "Turns that one process runs at a time.")
-    suspects: int = amount(
-        2, 1, 50, "processes", "Processes that one turns process may start beside it, each for one suspect turn."
-    )
-    drain_s: float = amount(
-        25,
-        1,
-        3600,
-        "seconds",
-        "A turns process that is told to stop ends within this time; set its supervisor's limit 5 s above.",
-    )
 
 
 class WorkerSettings(BaseSettings):

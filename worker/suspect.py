@@ -15,7 +15,7 @@ from time import monotonic
 
 from worker.engine.loop import new_event_loop
 from worker.engine.shutdown import Shutdown
-from worker.observability import configure_logging, configure_sentry, fault, warn
+from worker.observability import configure_logging, configure_sentry, fault, flush_reports, warn
 from worker.settings import WorkerSettings, load_settings
 from worker.wiring import TurnProcess
 
@@ -67,5 +67,6 @@ async def _end_when_alone(process: TurnProcess, parent: int) -> None:
 
 if __name__ == "__main__":
     code = main()
+    flush_reports()
     sys.stderr.flush()
     os._exit(code)  # what a tool has left behind must not keep the process

@@ -6,7 +6,6 @@ import pytest
 import redis.asyncio
 
 from tests.store.turns import taken
-from tests.support.turns import NO_USAGE
 from worker import api
 from worker.errors import ConfigurationError
 from worker.output.events import Outcome
@@ -14,6 +13,7 @@ from worker.settings import WorkerSettings
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import Submitted
 from worker.store.records import TurnRecord, read_turn
+from worker.turn.usage import NO_USAGE
 
 SETTINGS = WorkerSettings.model_validate(
     {"providers": {"main": {"base_url": "http://127.0.0.1:9/v1", "model": "stand-in"}}}

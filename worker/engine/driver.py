@@ -179,10 +179,8 @@ class TurnDriver:
                 await self._recording.commit(command, self._call_opened)
             case c.DiscardCall():
                 await self._recording.discard(command)
-            case c.RunTools():
-                await self._run_tools(command)
-            case c.StopTools():
-                await self._stop_tools()
+            case c.RunTools() | c.StopTools():
+                await self._run_or_stop_tools(command)
             case c.RecordToolResult() | c.RecordCompaction():
                 await self._recording.fact(command)
             case c.AskApproval():
@@ -213,7 +211,10 @@ class TurnDriver:
 
     # Tools.
 
-    async def _run_tools(self, command: c.RunTools) -> None:
+    async def _run_or_stop_tools(self, command: c.RunTools | c.StopTools) -> None:
+        if isinstance(command, c.StopTools):
+            await self._stop_tools()
+            return
         for index, tool_call in command.tool_calls:
             started = outputs.of_tool_start(command.call, tool_call, command.attempt)
             await self._accumulator.tool_start(command.call, index, started)
