@@ -16,6 +16,7 @@ from channels.settings import load_settings
 from channels.wiring import DeliveryProcess
 from worker.app import DELIVER, make_app, wake_delivery
 from worker.engine.loop import LoopThread
+from worker.engine.shutdown import Shutdown
 from worker.observability import configure_logging, configure_sentry, fault, info
 
 settings = load_settings()
@@ -23,6 +24,7 @@ settings = load_settings()
 app = make_app(settings, concurrency=settings.delivery.concurrency + 1)
 _loop = LoopThread()
 _process = DeliveryProcess(settings, lambda: wake_delivery(app))
+_shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain))
 
 
 @app.task(name=DELIVER)
@@ -50,13 +52,14 @@ def _prepare(**_: Any) -> None:
 
 @signals.worker_ready.connect
 def _begin(**_: Any) -> None:
+    _shutdown.listen()
     _loop.loop.call_soon_threadsafe(_process.begin)
     info("delivery_process_started", concurrency=settings.delivery.concurrency)
 
 
 @signals.worker_shutting_down.connect
-def _drain(**_: Any) -> None:
-    _loop.loop.call_soon_threadsafe(_process.drain)
+def _drain(sig: str, **_: Any) -> None:
+    _shutdown.told(sig)
 
 
 @signals.worker_shutdown.connect

@@ -24,7 +24,7 @@ from channels.webhook.signature import decode_secret
 from worker.errors import ConfigurationError, StoreUnavailable
 from worker.http import open_client
 from worker.observability import warn
-from worker.store import connect
+from worker.store import connect, lease
 from worker.store.inbox import ensure_meta
 from worker.store.log import read_log, trim_log
 from worker.store.records import TurnRecord, read_text, read_turn
@@ -72,7 +72,7 @@ class DeliveryProcess:
         self._deliverer = Deliverer(self._outboxes, self._sender(), lease_s=lease_s, concurrency=delivery.concurrency)
 
     def begin(self) -> None:
-        """Start the relays and the sweeper. To be called on the event loop; `stop` ends them."""
+        """Start the relays, the sweeper and the pulse. To be called on the event loop; `stop` ends them."""
         loop = asyncio.get_running_loop()
         for outbox in self._outboxes:
             relay = Relay(
@@ -85,6 +85,7 @@ class DeliveryProcess:
             self._loops.append(loop.create_task(relay.run(self._stop)))
         sweeper = Sweeper(self._outboxes, self._wake)
         self._loops.append(loop.create_task(keep_going("sweeper", sweeper.step, self._stop)))
+        self._loops.append(loop.create_task(keep_going("pulse", self._beat, self._stop)))
 
     async def stop(self) -> None:
         """End the loops and close what `start` opened, whether it came to its end or not."""
@@ -116,6 +117,12 @@ class DeliveryProcess:
             sealed=self._sealed,
             clock=lambda: datetime.now(UTC).timestamp(),  # noqa: TID251 - receivers compare it with their own clocks
         )
+
+    async def _beat(self) -> float:
+        """While the last turns process is started again, show that Redis was there: see `worker.store.lease.pulse`."""
+        lives = self._settings.lease
+        await lease.beat(self._redis, self._settings.partitions, lives.ttl_s)
+        return lives.renew_s
 
     async def _wake(self) -> None:
         try:

@@ -20,6 +20,7 @@ from worker.store import approvals, cancels, inbox
 from worker.store.approvals import PendingApproval, Resolution
 from worker.store.cancels import Cancellation
 from worker.store.inbox import OnBusy, Submitted
+from worker.store.records import read_turn
 from worker.store.repeat import UNANSWERED, until_answered
 
 MAX_PROMPT_BYTES = 1_000_000
@@ -30,6 +31,9 @@ MAX_PERSON_CHARACTERS = 200
 _LABEL = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 
 _NO_TURN = "turn {} is not known: it was never submitted here, or its keep_s is over"
+_REPLAYABLE = ("dead", "failed", "incomplete", "cancelled")
+"""The outcomes of turns that left someone without the whole answer."""
+
 _OPTION = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
@@ -112,6 +116,53 @@ def _on_busy(settings: WorkerSettings, chosen: str | None) -> OnBusy:
     if word not in words:
         raise ConfigurationError(f"on_busy {word[:80]!r} is none of {', '.join(words)}: choose one of these")
     return words[word]
+
+
+async def replay_turn(
+    settings: WorkerSettings,
+    client: redis.asyncio.Redis,
+    *,
+    turn: str,
+    wake: Callable[[str], None],
+    force: bool = False,
+) -> Submitted:
+    """Ask the message of a turn that has ended anew, as a fresh turn at the end of its session's queue.
+
+    Agent, labels, destinations and requester stay the same. A turn has one replay, however often it is asked for; to
+    try once more, replay that one. `force`: also a turn that has its answer. Raises `ConfigurationError` for a turn
+    that is not known, has not ended, or has its answer.
+    """
+    record = await read_turn(client, turn)
+    if record is None:
+        raise ConfigurationError(f"turn {turn} is not known: it was never submitted here, or its keep_s is over")
+    if record.state != "sealed":
+        raise ConfigurationError(f"turn {turn} is {record.state}: only a turn that has ended can be replayed")
+    if record.outcome not in _REPLAYABLE and not force:
+        fix = "to have its message answered once more, use --force (force=True)"
+        raise ConfigurationError(f"turn {turn} ended as {record.outcome}: {fix}")
+    fresh = ids.replay_of(turn)
+    if await read_turn(client, fresh) is not None:
+        return Submitted(fresh, record.session, duplicate=True)
+    _check(settings, prompt=record.message, agent=record.agent, session=record.session, labels=record.labels, key=None)
+    submitted = await inbox.submit(
+        client,
+        inbox.NewTurn(
+            turn=fresh,
+            session=record.session,
+            message=record.message,
+            agent=record.agent,
+            source=record.source,
+            labels=record.labels,
+            destinations=record.destinations,
+            idempotency_key=None,
+            deadline_s=settings.turns.turn_deadline_s,
+            requester=record.requester,
+            replay_of=turn,
+        ),
+        settings.partitions,
+    )
+    _wake(wake, submitted.turn, submitted.session)
+    return submitted
 
 
 async def resolve_approval(  # noqa: PLR0913 - an answer consists of these

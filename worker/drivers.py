@@ -82,6 +82,10 @@ class DriverMaker:
         if grant.cancelled is not None:
             await self._seal(grant, accumulator, Ending("cancelled", grant.cancelled), "cancelled")
             return None
+        dead = verdict.death(grant.progress, self._settings.turns.crash_cap)
+        if dead is not None:  # whatever takes the process down may wait already where the driver is made
+            await self._seal(grant, accumulator, dead)
+            return None
         try:
             history = await self._history(grant, claimed_at + self._settings.lease.ttl_s)
             agent = self._settings.agent(grant.agent)
@@ -116,7 +120,7 @@ class DriverMaker:
         patience_ends = claimed_at + min(self._settings.turns.tool_timeout_s, grant.remaining_s)
         while True:
             try:
-                return await self._shelf.offered(grant.agent, agent)
+                return await self._listed(grant, agent)
             except ToolsUnavailable as error:
                 again_at = monotonic() + max(error.retry_after_s, _LOOK_S)
                 if again_at >= patience_ends:
@@ -128,6 +132,20 @@ class DriverMaker:
                         raise Fenced(grant.turn) from None
                     await accumulator.check_wanted()
                     await asyncio.sleep(min(_LOOK_S, max(0.0, again_at - monotonic())))
+
+    async def _listed(self, grant: Grant, agent: AgentSettings) -> Mapping[str, Tool]:
+        """One look at the tools; given up when this process shuts down, as servers may take their time to answer."""
+        listing = asyncio.get_running_loop().create_task(self._shelf.offered(grant.agent, agent))
+        try:
+            while not listing.done():
+                await asyncio.wait({listing}, timeout=_LOOK_S)
+                if self._is_draining() and not listing.done():
+                    raise ToolsUnavailable(
+                        f"agents.{grant.agent}.tools: this process shuts down before their servers have answered"
+                    )
+            return listing.result()
+        finally:
+            listing.cancel()
 
     def _driver(  # noqa: PLR0913, PLR0917 - what a driver is made of
         self,

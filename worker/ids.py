@@ -2,7 +2,8 @@
 
 What belongs here: what an id looks like and what it tells. What must not be known here: where ids are stored.
 
-    turn      turn_PPxxxxxxxxxxxxxxxxxxxx   PP: the partition, two hex digits; then 20 random hex digits
+    turn      turn_PPxxxxxxxxxxxxxxxxxxxx   PP: the partition, two hex digits; then 20 random hex digits (of a replay: a
+                                              hash of the turn that is replayed)
     delivery  dlv_PPxxxxxxxxxxxxxxxxxxxx    the same; the digits are a hash of event and subscriber
     correlation  32 hex digits              a hash of turn and nonce: one for all that a driver's failure leaves behind
     event     evt_xxxxxxxxxxxxxxxxxxxxxxxx  a hash of turn, nonce and op number: the same however often it is worked out
@@ -43,6 +44,12 @@ def is_session(session: str) -> bool:
 def new_turn(partition: int) -> str:
     """A fresh turn id."""
     return f"turn_{partition:02x}{secrets.token_hex(10)}"
+
+
+def replay_of(turn: str) -> str:
+    """The id of the one replay of a turn, in the same partition."""
+    digest = hashlib.sha256(f"replay\n{turn}".encode()).hexdigest()
+    return f"turn_{turn.removeprefix('turn_')[:2]}{digest[:20]}"
 
 
 def new_session() -> str:

@@ -78,6 +78,11 @@ def fault(event: str, error: BaseException, **fields: Field) -> None:
         sentry_sdk.capture_exception(error)
 
 
+def flush_reports(limit_s: float = 2.0) -> None:
+    """Let reports that are under way leave, before a process ends without further ado."""
+    sentry_sdk.flush(limit_s)
+
+
 def _without_words(event: Any, _hint: dict[str, Any]) -> Any:
     for exception in event.get("exception", {}).get("values", []):
         exception["value"] = ""

@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from worker.errors import ConfigurationError
 from worker.fields import ExpandedPath, Name, Section, ServerUrl, amount
+from worker.process_sections import LeaseSettings, ProcessSettings, StagingSettings
 from worker.sections import (
     DEFAULT_PROVIDER,
     AgentSettings,
@@ -43,7 +44,17 @@ class TurnSettings(Section):
         7200, 0.5, 604800, "seconds", "Longest life of a turn, once a process has taken it up."
     )
     max_calls: int = amount(100, 1, 10000, "calls", "Calls that a turn may make; resumes do not count.")
-    crash_cap: int = amount(3, 1, 20, "crashes", "Processes that a turn may take down before it is given up as dead.")
+    suspect_after: int = amount(
+        2,
+        1,
+        20,
+        "crashes",
+        "Processes that vanished while they ran a turn, among others, before it must run in a process of its own. One "
+        "kill of a full process costs nothing at 2, while at 1 each of its turns waits for such a process.",
+    )
+    crash_cap: int = amount(
+        3, 1, 20, "crashes", "Processes of its own that a turn may take down before it is given up as dead."
+    )
     on_drain: Literal["handoff", "fail"] = Field(
         default="handoff",
         description="A turn in a process that shuts down: handoff gives it to another process, fail ends it at once.",
@@ -64,35 +75,6 @@ class TurnSettings(Section):
     empty_answer_nudges_after_tools: int = amount(8, 0, 100, "nudges", "The same, once the turn has run a tool.")
     history_turns: int = amount(20, 0, 1000, "turns", "Earlier turns of the session that the model is shown.")
     keep_s: float = amount(604800, 60, 31536000, "seconds", "How long a sealed turn can be read.")
-
-
-class LeaseSettings(Section):
-    """Who drives a turn, and when another process takes over."""
-
-    ttl_s: float = amount(8, 0.4, 300, "seconds", "A turn whose process has been silent this long is taken over.")
-    renew_s: float = amount(2, 0.1, 75, "seconds", "Time between two signs of life of a process.")
-    sweep_s: float = amount(1, 0.1, 60, "seconds", "Time between two searches for turns that nobody drives.")
-
-    @model_validator(mode="after")
-    def _renewals_fit(self) -> Self:
-        if self.renew_s * 4 > self.ttl_s:
-            raise ValueError(
-                f"ttl_s ({self.ttl_s:g}) must be at least 4 x renew_s (4 x {self.renew_s:g} = {4 * self.renew_s:g}), "
-                "so that one lost sign of life takes no turn away; raise ttl_s or lower renew_s"
-            )
-        return self
-
-
-class StagingSettings(Section):
-    """How streaming text reaches live readers."""
-
-    tick_s: float = amount(0.05, 0.005, 5, "seconds", "Time between two flushes of streaming text to its readers.")
-
-
-class ProcessSettings(Section):
-    """How much one process does."""
-
-    turns_concurrency: int = amount(250, 1, 2000, "turns", "Turns that one process runs at a time.")
 
 
 class WorkerSettings(BaseSettings):

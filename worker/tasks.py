@@ -3,7 +3,7 @@
 What belongs here: the one task, and the start and end of the process. What must not be known here: how a turn runs.
 
 The task hands a coroutine to the process's loop and waits. Time limits, cancelling and draining are the driver's; a
-warm shutdown tells the drivers, they hand their turns over, and the tasks end.
+warm shutdown tells the drivers, they hand their turns over, and the tasks end. Anything harder is a crash.
 """
 
 from concurrent.futures import CancelledError
@@ -13,6 +13,7 @@ from celery import signals
 
 from worker.app import RUN_TURN, make_app, wake_session
 from worker.engine.loop import LoopThread
+from worker.engine.shutdown import Shutdown
 from worker.observability import configure_logging, configure_sentry, fault, info
 from worker.settings import load_settings
 from worker.wiring import TurnProcess
@@ -21,6 +22,7 @@ settings = load_settings()
 app = make_app(settings, concurrency=settings.processes.turns_concurrency)
 _loop = LoopThread()
 _process = TurnProcess(settings, lambda session: wake_session(app, session))
+_shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain), settings.processes.drain_s)
 
 
 @app.task(name=RUN_TURN)
@@ -46,9 +48,14 @@ def _start(**_: Any) -> None:
     info("turns_process_started", concurrency=settings.processes.turns_concurrency)
 
 
+@signals.worker_ready.connect
+def _listen(**_: Any) -> None:
+    _shutdown.listen()
+
+
 @signals.worker_shutting_down.connect
-def _drain(**_: Any) -> None:
-    _loop.loop.call_soon_threadsafe(_process.drain)
+def _drain(sig: str, **_: Any) -> None:
+    _shutdown.told(sig)
 
 
 @signals.worker_shutdown.connect

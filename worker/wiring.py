@@ -15,30 +15,37 @@ from worker.drivers import DriverMaker
 from worker.engine.driver import TurnDriver
 from worker.engine.health import ProviderHealth
 from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
+from worker.engine.recording import tell_of_claim
+from worker.engine.suspects import Suspects
 from worker.errors import Fenced, Rewound, StoreFull, TurnCancelled, TurnSealed
-from worker.observability import warn
+from worker.observability import fault, warn
 from worker.settings import WorkerSettings
 from worker.store import connect, journal, lease
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import ensure_meta
-from worker.store.lease import Grant
+from worker.store.lease import Grant, Suspected
 from worker.store.repeat import is_unanswered, until_answered
 from worker.store.tick import StagingTick
 
 _START_PATIENCE_S = 30.0
 _REWOUND_PAUSE_S = 0.2
+_CUT_OFF_AT = 0.8
+_GIVE_UP_AT = 0.95
+"""Shares of the time to shut down: when what still runs is cut off, when the store is asked no more."""
 
 
 class TurnProcess:
     """Everything of one process that runs turns. Made, started and stopped on one event loop.
 
     `wake`: asks any turns process to look at a session; called from the heartbeat's thread. Without it the process
-    sweeps nothing and runs only what it is handed.
+    sweeps nothing and runs only what it is handed, one turn at a time; so it may run suspects itself.
     """
 
     def __init__(self, settings: WorkerSettings, wake: Callable[[str], None] | None = None) -> None:
         self._settings = settings
         self._draining = False
+        self._drain_ends: float | None = None
+        self._suspects = None if wake is None else Suspects(settings.processes.suspects, self._look_again)
         self._sessions = 0
         self._drivers: set[TurnDriver] = set()
         self._redis = connect.open_redis(settings.redis())
@@ -82,6 +89,9 @@ class TurnProcess:
 
     async def stop(self) -> None:
         """Close what `start` opened, also when it failed. Turns that still run lose their lease and go on elsewhere."""
+        if self._suspects is not None:
+            limit = self._drain_ends or monotonic() + self._settings.processes.drain_s
+            await self._suspects.stop(limit - monotonic())
         if self._ticking is not None:
             self._ticking.cancel()
         await asyncio.to_thread(self._heartbeat.stop)
@@ -95,12 +105,35 @@ class TurnProcess:
         """Whether `drain` was called."""
         return self._draining
 
+    @property
+    def reaches_store(self) -> bool:
+        """Whether the store has answered of late."""
+        return self._heartbeat.may_claim()
+
     def drain(self) -> None:
-        """Take no new turn, and tell the running ones. To be called on the event loop."""
+        """Take no new turn and tell the running ones; later, cut off what still runs. Call it on the event loop."""
+        if self._draining:
+            return
+        limit_s = self._settings.processes.drain_s
         self._draining = True
+        self._drain_ends = monotonic() + limit_s * _GIVE_UP_AT
+        asyncio.get_running_loop().call_later(limit_s * _CUT_OFF_AT, self.cut_off)
         self._heartbeat.drain()
+        if self._suspects is not None:
+            self._suspects.drain()
         for driver in tuple(self._drivers):
             driver.drain()
+
+    def cut_off(self) -> None:
+        """End what still runs, though not as it should. To be called on the event loop, after `drain`."""
+        for driver in tuple(self._drivers):
+            driver.cut_off()
+
+    async def run_turn(self, session: str) -> None:
+        """Drive the session's next turn, and none after it."""
+        nonce = ids.new_nonce()
+        while await self._run_next(session, nonce) == nonce:  # the store lost our last steps
+            pass
 
     async def run_session(self, session: str) -> None:
         """Drive the turns of a session, one after the other, as long as they are ours to drive."""
@@ -111,6 +144,12 @@ class TurnProcess:
                 nonce = await self._run_next(session, nonce)
         finally:
             self._sessions -= 1
+
+    async def _look_again(self, session: str) -> None:
+        try:
+            await self.run_session(session)
+        except Exception as error:  # noqa: BLE001 - nobody waits for it; the lease runs out and the turn goes on
+            fault("turn_crashed", error, session=session)
 
     async def _run_next(self, session: str, nonce: str) -> str | None:
         """Drive the session's next turn; the nonce with which to claim the one after it, or None when there is none."""
@@ -130,6 +169,7 @@ class TurnProcess:
             return None
         if grant is None:
             return None
+        tell_of_claim(grant)
         try:
             await self._drive(grant, claimed_at)
         except Rewound:  # the store still knows us by this nonce, and what it knows is what stands
@@ -145,12 +185,27 @@ class TurnProcess:
         return nonce
 
     async def _claim(self, session: str, nonce: str, patience_ends: float) -> Grant | None:
-        settings = self._settings
-        return await until_answered(
-            lambda: lease.claim(self._redis, session, nonce, settings.lease.ttl_s, settings.partitions),
+        settings, suspects = self._settings, self._suspects
+        terms = (self._redis, session, nonce, settings.lease.ttl_s, settings.partitions, settings.turns.suspect_after)
+
+        def going() -> bool:
             # Once the heartbeat has seen an outage, living drivers renew before anyone claims.
-            lambda: monotonic() < patience_ends and self._heartbeat.may_claim(),
-        )
+            return monotonic() < patience_ends and self._heartbeat.may_claim()
+
+        if suspects is None:
+            return await until_answered(lambda: lease.claim(*terms), going)
+        may_start_one = suspects.promise()
+        claimed: Grant | Suspected | None = None
+        try:
+            claimed = await until_answered(lambda: lease.claim_among_others(*terms, may_start_one=may_start_one), going)
+        finally:
+            if may_start_one and not isinstance(claimed, Suspected):
+                suspects.unneeded()
+        if not isinstance(claimed, Suspected):
+            return claimed
+        warn("turn_suspected", turn=claimed.turn, session=session, crashes=claimed.crashes, has_room=may_start_one)
+        (suspects.start if may_start_one else suspects.wait)(session)
+        return None
 
     async def _history(self, grant: Grant, patience_ends: float) -> tuple[Message, ...]:
         settings = self._settings
@@ -199,9 +254,9 @@ class TurnProcess:
     def _may_ask(self, grant: Grant) -> bool:
         """Whether a step that the store does not answer is worth repeating.
 
-        As long as nobody else is known to own the turn; but a process that shuts down does not outstay its lease.
+        As long as nobody else is known to own the turn, and this process has the time.
         """
-        if self._draining and not self._heartbeat.is_valid(grant.turn, grant.nonce):
+        if self._drain_ends is not None and monotonic() >= self._drain_ends:
             return False
         return self._heartbeat.holds(grant.turn, grant.nonce)
 

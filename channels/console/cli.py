@@ -120,6 +120,19 @@ def turns_list(
     raise typer.Exit(turns.run_list(load_settings(), limit, as_json=as_json))
 
 
+@turns_app.command("replay", epilog="Example: lastword turns replay turn_00f3a1b2c3d4e5f6071829")
+def turns_replay(
+    turn: Annotated[str, typer.Argument(metavar="ID", help="Id of a turn that has ended.")],
+    force: Annotated[bool, typer.Option("--force", help="Also a turn that has its answer.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask a turn's message anew, as a fresh turn of its session: after it ended as dead, failed, cut or cancelled."""
+    from channels.console import turns
+    from channels.settings import load_settings
+
+    raise typer.Exit(turns.run_replay(load_settings(), turn, force=force, as_json=as_json))
+
+
 @turns_app.command("show", epilog="Example: lastword turns show turn_00f3a1b2c3d4e5f6071829")
 def turns_show(
     turn: Annotated[str, typer.Argument(metavar="ID", help="Id of a turn, as `submit` prints it.")],

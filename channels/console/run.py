@@ -37,6 +37,8 @@ from worker.wiring import TurnProcess
 FOLLOW_BLOCK_S = 1.0
 _WATCH_S = 30.0
 _HAND_OVER_S = 10.0
+_CUT_OFF_S = 3.0
+"""How long the turn may take to be given back once its tools were cut off."""
 _ASK_AGAIN_S = 1.0
 _LEFT_BEHIND_S = 2.0
 """How long tasks that were cancelled at the end may take."""
@@ -216,6 +218,9 @@ class _Running:
         self._process.drain()
         again = asyncio.get_running_loop().create_task(self._signals.get())
         await _first(driving, again, within_s=_HAND_OVER_S)
+        if not (driving.done() or again.done()):
+            self._process.cut_off()
+            await _first(driving, again, within_s=_CUT_OFF_S)
         again.cancel()
         record = await read_turn(self._client, self._shown.turn)
         if record is not None and record.outcome is not None:

@@ -6,6 +6,7 @@ What belongs here: the form of that answer, for people and for programs. What mu
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 
@@ -16,6 +17,8 @@ from channels.console import exits
 from channels.console.joined import Client, Joined, ask
 from channels.console.terminal import cleaner, open_console
 from channels.settings import Settings
+from worker import api
+from worker.app import make_app, wake_session
 from worker.errors import ConfigurationError
 from worker.output import events
 from worker.output.events import Output
@@ -61,6 +64,27 @@ async def _show(turn: str, as_json: bool, _: Joined, client: Client) -> int:
     return exits.of_outcome(record.outcome)
 
 
+def run_replay(settings: Settings, turn: str, *, force: bool, as_json: bool) -> int:
+    """Ask the message of an ended turn anew and print the new turn's id; returns the exit code."""
+
+    async def replayed(there: Joined, client: Client) -> int:
+        record = await records.read_turn(client, turn)
+        for destination in record.destinations if record is not None else ():
+            settings.subscriber(destination)
+        wake = partial(wake_session, make_app(there.settings, concurrency=1))
+        submitted = await api.replay_turn(there.settings, client, turn=turn, wake=wake, force=force)
+        if as_json:
+            sys.stdout.write(json.dumps({"replay_of": turn, **asdict(submitted)}) + "\n")
+            return exits.OK
+        if submitted.duplicate:
+            note = f"{turn} was replayed before; to try once more, replay the turn that this gave"
+            open_console(stderr=True).print(note, style="yellow", soft_wrap=True)
+        sys.stdout.write(submitted.turn + "\n")
+        return exits.OK
+
+    return ask(settings, replayed)
+
+
 def head_of(record: TurnRecord) -> dict[str, object]:
     """What is known about the turn as a whole, without its message."""
     return {
@@ -76,6 +100,7 @@ def head_of(record: TurnRecord) -> dict[str, object]:
         "requester": record.requester,
         "cancelled_by": record.cancelled_by,
         "merged_into": record.merged_into,
+        "replay_of": record.replay_of,
         "labels": dict(record.labels),
         "destinations": list(record.destinations),
         "discards": record.discards,

@@ -1,6 +1,7 @@
 """`lastword up`: everything on one machine. Starts the lines of the Procfile, and the embedded server under them.
 
-What belongs here: starting, prefixing, draining and stopping processes. What must not be known here: what they do.
+What belongs here: starting, prefixing, draining and stopping processes, and starting one again that has crashed. What
+must not be known here: what they do.
 
 The processes are in sessions of their own, so Ctrl-C reaches this process alone. It tells the workers first; they
 drain, and the server stops after them.
@@ -38,6 +39,12 @@ _WATCH_EVERY_S = 0.5
 _LOOK_EVERY_S = 0.05
 _END_LIMIT_S = 5.0
 _PATIENCE_S = 10.0
+_SETTLED_S = 5.0
+"""Who ends by itself sooner than this after its start would do so again."""
+_AGAIN_AFTER_S = 1.0
+_MOST_RESTARTS = 5
+_WITHIN_S = 60.0
+"""Who crashes more often than that within this time is not started again."""
 _STYLES = ("cyan", "magenta", "green", "yellow")
 
 
@@ -73,7 +80,10 @@ async def _answers(_: Joined, client: Client) -> int:
 
 
 class _Foreman:
-    """Runs the processes side by side until one ends or a signal comes. `server_died` is asked now and then."""
+    """Runs the processes side by side until a signal comes, or until one ends that a new start would not mend.
+
+    `server_died` is asked now and then.
+    """
 
     def __init__(
         self, processes: Mapping[str, str], redis_url: str, server_died: Callable[[], bool], printed: Lines
@@ -82,6 +92,9 @@ class _Foreman:
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", "LASTWORD_REDIS_URL": redis_url}
         self._server_died = server_died
         self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._starts: dict[str, list[float]] = {name: [] for name in processes}
+        self._styles = dict(zip(processes, cycle(_STYLES), strict=False))
+        self._echoes: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._killing = asyncio.Event()
         self._printed = printed
@@ -90,11 +103,9 @@ class _Foreman:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled)
-        echoes: list[asyncio.Task[None]] = []
         try:
-            for style, (name, line) in zip(cycle(_STYLES), self._lines.items(), strict=False):
-                self._running[name] = process = await self._start(line)
-                echoes.append(loop.create_task(self._echo(name, style, process)))
+            for name in self._lines:
+                await self._start(name)
             code = await self._watch()
             await self._drain()
         finally:
@@ -102,13 +113,13 @@ class _Foreman:
             await self._all_ended(_END_LIMIT_S)
             # What an ended process has printed is there already, but a child that outlives it may hold the pipe open.
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.gather(*echoes, return_exceptions=True), _WATCH_EVERY_S)
+                await asyncio.wait_for(asyncio.gather(*self._echoes, return_exceptions=True), _WATCH_EVERY_S)
         return code
 
-    async def _start(self, line: str) -> asyncio.subprocess.Process:
-        program, *arguments = shlex.split(line)
+    async def _start(self, name: str) -> None:
+        program, *arguments = shlex.split(self._lines[name])
         module = (sys.executable, "-m", program)  # that of this environment, whatever PATH says
-        return await asyncio.create_subprocess_exec(
+        self._running[name] = process = await asyncio.create_subprocess_exec(
             *module,
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
@@ -118,25 +129,39 @@ class _Foreman:
             start_new_session=True,
             preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
+        loop = asyncio.get_running_loop()
+        self._starts[name].append(loop.time())
+        self._echoes.append(loop.create_task(self._echo(name, self._styles[name], process)))
 
     async def _watch(self) -> int:
-        """Wait until a signal asks for the end, or something ends by itself: a fault."""
+        """Wait until a signal asks for the end, or something ends by itself for good: a fault."""
         while not self._stopping.is_set():
-            dead = [
-                f"{name} (exit code {one.returncode})"
-                for name, one in self._running.items()
-                if one.returncode is not None
-            ]
+            ended = {name: one for name, one in self._running.items() if one.returncode is not None}
+            crashed = [name for name in ended if self._may_start_again(name)]
+            dead = [f"{name} ({_manner(one)})" for name, one in ended.items() if name not in crashed]
             if self._server_died():
                 dead.append("the embedded server (its log is server.log in data_dir)")
             if dead:
                 self._stopping.set()
                 self._say(f"died: {', '.join(dead)}; stopping everything")
                 return exits.FAILED
+            for name in crashed:
+                self._say(f"{name} died ({_manner(ended[name])}); starting it again")
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), _AGAIN_AFTER_S)
+                if not self._stopping.is_set():
+                    await self._start(name)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), _WATCH_EVERY_S)
         self._say("stopping: the workers end or hand over what they do; once more kills them")
         return exits.OK
+
+    def _may_start_again(self, name: str) -> bool:
+        now = asyncio.get_running_loop().time()
+        starts = self._starts[name]
+        was_killed = (self._running[name].returncode or 0) < 0
+        lately = [start for start in starts if now - start < _WITHIN_S]
+        return (was_killed or now - starts[-1] >= _SETTLED_S) and len(lately) <= _MOST_RESTARTS
 
     async def _drain(self) -> None:
         for process in self._alive().values():
@@ -173,6 +198,11 @@ class _Foreman:
 
     def _say(self, words: str) -> None:
         self._printed.say(Text.assemble(("lastword | ", "bold"), words))
+
+
+def _manner(process: asyncio.subprocess.Process) -> str:
+    code = process.returncode or 0
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 async def _line(stream: asyncio.StreamReader) -> str | None:

@@ -25,6 +25,7 @@ import redis
 
 name, manner = sys.argv[1:]
 client = redis.Redis.from_url(os.environ["LASTWORD_REDIS_URL"])
+runs = client.incr(f"runs:{name}")
 print("ready", name, os.environ["LASTWORD_REDIS_URL"], "pid", os.getpid(), flush=True)
 
 def stop(*_):
@@ -39,6 +40,8 @@ signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGINT, lambda *_: print("interrupted", name, flush=True))
 if manner == "dies":
     sys.exit(7)
+if manner == "crashes" or (manner == "crashes-once" and runs == 1):
+    os.kill(os.getpid(), signal.SIGKILL)
 if manner == "chatty":
     print()
     for number in range(1024):
@@ -178,6 +181,27 @@ def test_one_that_dies_is_named_and_all_are_stopped(start: Start) -> None:
     assert up.wait_for_end() == 1
     assert "died: two (exit code 7)" in up.printed
     assert "Traceback" not in up.printed
+
+
+@pytest.mark.requirement("console:up:starts-again")
+def test_one_that_was_killed_is_started_again_and_the_others_go_on(start: Start) -> None:
+    up = start(one="drains", two="crashes-once")
+    up.wait_for("two died (killed by SIGKILL); starting it again")
+    up.wait_until(lambda: up.printed.count("ready two") == 2, "two to be started again")
+    assert up.printed.count("ready one") == 1
+    up.process.terminate()
+    assert up.wait_for_end() == 0
+    assert "one | drained one" in up.printed
+    assert "two | drained two" in up.printed
+
+
+@pytest.mark.requirement("console:up:starts-again")
+def test_one_that_dies_again_and_again_stops_all(start: Start) -> None:
+    up = start(one="drains", two="crashes")
+    assert up.wait_for_end() == 1
+    assert up.printed.count("starting it again") == 5
+    assert "died: two (killed by SIGKILL); stopping everything" in up.printed
+    assert "one | drained one" in up.printed
 
 
 @pytest.mark.requirement("console:up:death-stops-all")

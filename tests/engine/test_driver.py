@@ -397,13 +397,14 @@ async def test_a_deadline_that_passes_while_the_store_is_slow_ends_the_turn_and_
 
 
 @pytest.mark.requirement("engine:driver:drain-with-a-lease-in-doubt")
-async def test_a_process_that_shuts_down_does_not_wait_for_a_lease_in_doubt(
+async def test_a_process_that_must_end_does_not_wait_for_a_lease_in_doubt(
     fake_redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with driving(fake_redis, monkeypatch) as scene:
         scene.lease.valid = False
         await scene.diary.until("not valid")
         scene.driver.drain()
+        scene.driver.cut_off()
         await scene.diary.until("fenced")
         assert "asked 1.1" not in scene.diary.words
 

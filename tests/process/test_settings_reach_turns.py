@@ -110,11 +110,11 @@ class Asked:
 
 
 async def vanish_from(stack: Stack, turn: str, session: str) -> None:
-    """Own a turn as a process does, and never be heard of again."""
+    """Own a turn as the process of a suspect does, and never be heard of again."""
     nonce = ids.new_nonce()
 
     async def claim() -> lease.Grant | None:
-        return await lease.claim(stack.client, session, nonce, 0.05, stack.settings.partitions)
+        return await lease.claim(stack.client, session, nonce, 0.05, stack.settings.partitions, suspect_after=0)
 
     grant = await eventually(claim, bool, f"the claim of {turn}")
     assert grant is not None

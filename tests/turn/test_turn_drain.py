@@ -7,10 +7,11 @@ import pytest
 
 from tests.support.playbook import Playbook
 from tests.support.turns import completed, discarded, dropped, opened, play, text, tool_call
-from worker.turn.commands import CloseCall, Failure, HandOff, Seal, StageText
+from worker.turn.commands import CloseCall, Failure, HandOff, RecordToolResult, Seal, StageText, StopTools
 from worker.turn.events import Begin, Died, Drain, NotAnswered, Tick, ToolFinished
 from worker.turn.states import State
 from worker.turn.usage import NO_USAGE
+from worker.turn.verdict import OUTCOME_UNKNOWN
 
 
 def begun(**changes: Any) -> Playbook:
@@ -116,3 +117,52 @@ def test_where_drains_fail_turns_a_request_without_an_answer_is_not_sent_again()
     scene.given(NotAnswered(1, 1, 503, True, "http_503", "Busy.")).expect(
         CloseCall(), dropped(1, 1, "not_answered", 0, NO_USAGE), sealed("http_503", "provider_failure")
     )
+
+
+def result_of(index: int, name: str) -> RecordToolResult:
+    """Nobody knows what became of a tool."""
+    call = tool_call(name, id=f"t{index}")
+    return RecordToolResult(1, index, call, OUTCOME_UNKNOWN.result, OUTCOME_UNKNOWN.failure, 1)
+
+
+def running_tools(*tools: str, **changes: Any) -> Playbook:
+    """A scene in which these tools of a call run, and the process has begun to shut down."""
+    scene = begun(**changes)
+    calls = [tool_call(name, id=f"t{index}") for index, name in enumerate(tools)]
+    scene.given(completed(1, 1, "tool_calls", *calls)).expect(ANY, ANY)
+    return scene.ignores(Drain())
+
+
+@pytest.mark.requirement("turn:drain:over")
+def test_tools_that_still_run_are_stopped_and_the_next_driver_is_told_what_a_takeover_would_tell() -> None:
+    """`clock` may run again, so nothing is said of it; `mail` may have been sent."""
+    scene = running_tools("clock", "mail", retry_safe=frozenset({"clock"}))
+    scene.given(Drain(is_over=True)).expect(StopTools(), result_of(1, "mail"), HandOff())
+    assert (scene.machine.state, scene.machine.deadline()) == (State.HANDED_OFF, None)
+
+
+@pytest.mark.requirement("turn:drain:over")
+def test_a_tool_that_has_ended_in_time_keeps_its_result() -> None:
+    scene = running_tools("mail", "mail")
+    scene.given(ToolFinished(1, 1, "sent")).expect(ANY)
+    scene.given(Drain(is_over=True)).expect(StopTools(), result_of(0, "mail"), HandOff())
+
+
+@pytest.mark.requirement("turn:drain:over")
+def test_where_no_tool_runs_the_turn_was_handed_off_long_before() -> None:
+    begun().given(Drain(is_over=True)).expect(CloseCall(), dropped(1, 1, "drain", 0, discarded(1)), HandOff())
+    play().given(Drain(is_over=True)).expect(HandOff())
+
+
+@pytest.mark.requirement("turn:drain:over-fail")
+def test_where_drains_fail_turns_what_is_not_done_in_time_fails_with_what_stands() -> None:
+    scene = begun(on_drain="fail")
+    scene.ignores(Drain())
+    scene.given(text(1, 1, "Due ")).expect(ANY)
+    scene.given(Drain(is_over=True)).expect(
+        CloseCall(), dropped(1, 1, "drain", 4, NO_USAGE), sealed("drained", "internal")
+    )
+    assert 'turns.on_drain = "fail"' in scene.commands[-1].failure.message
+
+    scene = running_tools("mail", on_drain="fail")
+    scene.given(Drain(is_over=True)).expect(StopTools(), result_of(0, "mail"), sealed("drained", "internal"))

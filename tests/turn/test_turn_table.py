@@ -47,6 +47,7 @@ EVENTS: dict[Kind, Event] = {
     Kind.CANCEL: Cancel("requested"),
     Kind.INBOX_READ: InboxRead((InboxMessage("turn_a", "And?"),)),
     Kind.INBOX_MOVED: InboxMoved(),
+    Kind.DRAIN_OVER: Drain(is_over=True),
 }
 
 WAYS: dict[State, list[Event]] = {

@@ -161,9 +161,11 @@ def test_a_tool_call_that_nobody_offered_fails_after_a_takeover_too() -> None:
 @pytest.mark.requirement("turn:takeover:crash-cap")
 def test_a_turn_that_took_down_too_many_drivers_is_given_up_as_dead() -> None:
     dead = Seal("dead", None, Failure("internal", "crash_cap", ANY), ANY, ANY)
-    taken_over(is_open=True, crashes=4).given(Begin()).expect(taken(1, 1, discarded(1)), dead)
-    play(progress=Progress(crashes=4)).given(Begin()).expect(dead)
-    taken_over(is_open=True, crashes=3).given(Begin()).expect(ANY, opened(1, 2, 0, is_new_call=False, request=ANY))
+    taken_over(is_open=True, suspect_crashes=4).given(Begin()).expect(taken(1, 1, discarded(1)), dead)
+    play(progress=Progress(crashes=9, suspect_crashes=4)).given(Begin()).expect(dead)
+    taken_over(is_open=True, crashes=9, suspect_crashes=3).given(Begin()).expect(
+        ANY, opened(1, 2, 0, is_new_call=False, request=ANY)
+    )
 
 
 @pytest.mark.requirement("turn:deadline")
@@ -341,7 +343,7 @@ def test_a_turn_that_was_handed_off_goes_on_in_another_process_with_its_budget_u
 
 @pytest.mark.requirement("turn:takeover:final-commit")
 def test_a_whole_answer_ends_the_turn_however_many_drivers_it_took() -> None:
-    scene = taken_over(committed(1, "Due Friday."), crashes=9)
+    scene = taken_over(committed(1, "Due Friday."), suspect_crashes=9)
     scene.given(Begin()).expect(taken(), Seal("completed", None, None, NO_USAGE))
 
 

@@ -62,7 +62,8 @@ class TurnDriver:
         self._renewal = asyncio.Event()
         self._ended = False
         self._lost = False
-        self._draining = False
+        self._has_no_time = False
+        self._tools: set[asyncio.Task[None]] = set()
         self._has_tick = False
         """A look at the clock is queued. A second one would keep the first from ever coming to its turn."""
         self._call_opened = 0.0
@@ -82,13 +83,17 @@ class TurnDriver:
 
     def drain(self) -> None:
         """This process is shutting down."""
-        self._draining = True
-        self._renewal.set()
         self._tell(Drain())
 
     def cancel(self, reason: str) -> None:
         """Somebody wants the turn to end."""
         self._tell(Cancel(reason))
+
+    def cut_off(self) -> None:
+        """This process has no more time to shut down."""
+        self._has_no_time = True
+        self._renewal.set()
+        self._tell(Drain(is_over=True))
 
     async def run(self) -> None:
         """Drive the turn until it ends here."""
@@ -179,8 +184,8 @@ class TurnDriver:
                 await self._recording.commit(command, self._call_opened)
             case c.DiscardCall():
                 await self._recording.discard(command)
-            case c.RunTools():
-                await self._run_tools(command)
+            case c.RunTools() | c.StopTools():
+                await self._run_or_stop_tools(command)
             case c.RecordToolResult() | c.RecordCompaction():
                 await self._recording.fact(command)
             case c.AskApproval():
@@ -224,15 +229,27 @@ class TurnDriver:
 
     # Tools.
 
-    async def _run_tools(self, command: c.RunTools) -> None:
+    async def _run_or_stop_tools(self, command: c.RunTools | c.StopTools) -> None:
+        if isinstance(command, c.StopTools):
+            await self._stop_tools()
+            return
         for index, tool_call in command.tool_calls:
             started = outputs.of_tool_start(command.call, tool_call, command.attempt)
             await self._accumulator.tool_start(command.call, index, started)
             await self._hold_valid()
-            self._spawn(self._run_tool(command.call, index, tool_call))
+            running = self._spawn(self._run_tool(command.call, index, tool_call))
+            self._tools.add(running)
+            running.add_done_callback(self._tools.discard)
 
     async def _run_tool(self, call: int, index: int, tool_call: ToolCall) -> None:
         self._tell(await self._toolbox.run(self._grant, call, index, tool_call))
+
+    async def _stop_tools(self) -> None:
+        stopped = set(self._tools)
+        for task in stopped:
+            task.cancel()
+        if stopped:  # a tool that does not end is left behind after its grace
+            await asyncio.wait(stopped)
 
     async def _park(self) -> None:
         """Give the turn back until a person decides, unless somebody has decided just now."""
@@ -253,11 +270,11 @@ class TurnDriver:
         """Wait until the lease is surely ours: a process that slept past it must not act outside the store.
 
         After an outage of the store nobody has claimed the turn, and the next renewal ends the wait; a process that
-        shuts down does not outstay its lease.
+        must end does not outstay its lease.
         """
         while not self._is_valid():
             self._renewal.clear()
-            if not (self._lost or self._draining):
+            if not (self._lost or self._has_no_time):
                 await self._renewal.wait()
-            if self._lost or (self._draining and not self._is_valid()):
+            if self._lost or (self._has_no_time and not self._is_valid()):
                 raise Fenced(self._grant.turn)

@@ -6,7 +6,8 @@ The thread has a connection of its own, so a busy event loop cannot delay it; bu
 so a process whose loop is stuck gives its turns away. Each process sweeps: no leader, no beat; it wakes no more
 sessions than it could run itself, so a backlog does not flood the broker, and none that it drives. After an outage of
 Redis (or a restart, seen by a new run id) it lets one lease lifetime pass before it sweeps or claims, so that living
-drivers renew first. Wake-ups are sent by a second thread: a broker that hangs must not cost a lease.
+drivers renew first; an outage that it has not seen itself, the store sees by the pulse. Wake-ups are sent by a second
+thread: a broker that hangs must not cost a lease.
 """
 
 import asyncio
@@ -100,6 +101,8 @@ class Heartbeat:
         self._draining = threading.Event()
         self._run_id: bytes = b""
         self._calm_from = 0.0
+        self._calm: set[int] = set()
+        """Partitions in which nobody is taken over now."""
         self._thread = threading.Thread(target=self._run, name="lastword-heartbeat", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -185,6 +188,7 @@ class Heartbeat:
             return
         with self._lock:
             held = dict(self._held)
+        self._calm = {each for each in range(self._partitions) if lease.pulse(self._client, each, self._limits.ttl_s)}
         for partition in {one.partition for one in held.values()}:
             mine = [(turn, one.nonce) for turn, one in held.items() if one.partition == partition]
             sent_at = monotonic()
@@ -255,7 +259,7 @@ class Heartbeat:
             return
         with self._lock:
             driven = {one.session for one in self._held.values()}
-        for partition in range(self._partitions):
+        for partition in set(range(self._partitions)) - self._calm:
             room = self._free()
             if room <= 0:
                 return

@@ -8,14 +8,38 @@ from time import monotonic
 
 from worker.engine.health import ProviderHealth
 from worker.ids import approval_of, correlation_of
-from worker.observability import info
+from worker.observability import info, warn
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.lease import Grant
 from worker.turn import commands as c
 from worker.turn import outputs
 from worker.turn.batch import arguments_hash
-from worker.turn.facts import ApprovalAsked, Committed, ToolEnded
+from worker.turn.facts import ApprovalAsked, Committed, ToolEnded, ToolStarted
 from worker.turn.resume import is_the_providers
+
+
+def tell_of_claim(grant: Grant) -> None:
+    """One line about a turn that some driver had before: taken over from one that vanished, or given back by one."""
+    if grant.came == "first":
+        return
+    progress = grant.progress
+    ended = {(fact.call, fact.index) for fact in grant.facts if isinstance(fact, ToolEnded)}
+    started = {(fact.call, fact.index) for fact in grant.facts if isinstance(fact, ToolStarted)}
+    tell = warn if grant.came == "takeover" else info
+    tell(
+        "turn_taken_over" if grant.came == "takeover" else "turn_resumed",
+        turn=grant.turn,
+        session=grant.session,
+        epoch=grant.epoch,
+        crashes=progress.crashes,
+        suspect=grant.suspect,
+        suspect_crashes=progress.suspect_crashes,
+        call=progress.call,
+        attempt=progress.attempt,
+        call_open=progress.is_open,
+        tools_open=len(started - ended),
+        remaining_s=round(grant.remaining_s, 3),
+    )
 
 
 class Recording:

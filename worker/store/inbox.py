@@ -59,7 +59,8 @@ class NewTurn:
     `turn` is minted by `ids.new_turn` for the session's partition. `deadline_s`: seconds from the first claim to the
     turn's end. `watch_s`: seconds for which readers are expected from now on; 0: none are. `requester`: who alone may
     decide the turn's approvals; None: anybody may. `joins`: the message may join a turn that runs, if that one was
-    submitted so too. `on_busy`: what is done where another turn of the session runs or waits.
+    submitted so too. `on_busy`: what is done where another turn of the session runs or waits. `replay_of`: the turn
+    whose message it is, asked anew.
     """
 
     turn: str
@@ -75,6 +76,7 @@ class NewTurn:
     requester: str | None = None
     joins: bool = False
     on_busy: OnBusy = "queue"
+    replay_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ def _arguments(new: NewTurn, log_cap: int, retention_s: int) -> list[str | bytes
         "totals": "{}",
         "requester": new.requester or "",
         "joins": int(new.joins),
+        "replay_of": new.replay_of or "",
     }
     return [
         new.turn,

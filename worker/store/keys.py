@@ -18,6 +18,8 @@ What belongs here: names and their hash tags. What must not be known here: what 
     lw:{pNN}:live                sorted set: unsealed turn, the ms of its submit
     lw:{pNN}:cancels             sorted set: driven turn that is to end, the ms at which somebody wanted it
     lw:{pNN}:waiting             sorted set: approval that nobody has decided, the ms at which it expires
+    lw:{pNN}:pulse               hash: the ms at which a process last gave a sign of life; the ms until which nobody is
+                                 taken over
     lw:{pNN}:log                 stream: the partition's output log, read by the relay
     lw:{pNN}:idem:<key>          hash: what an idempotency key stands for
     lw:health                    sorted set: a provider that is left alone, the ms until which
@@ -127,6 +129,11 @@ def cancels(partition: int) -> str:
 def waiting(partition: int) -> str:
     """The approvals of a partition that nobody has decided."""
     return f"{_tag(partition)}:waiting"
+
+
+def pulse(partition: int) -> str:
+    """The last sign of life of any process, and how long nobody is taken over."""
+    return f"{_tag(partition)}:pulse"
 
 
 def log(partition: int) -> str:

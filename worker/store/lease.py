@@ -10,7 +10,7 @@ failover. All times are the server's.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import redis
 import redis.asyncio
@@ -25,12 +25,24 @@ from worker.turn.facts import Fact, Joined, Progress
 _SWEEP_AGAIN_MS = 10_000
 """A session whose wake-up was lost is woken again after this time."""
 
+_RESERVE_MS = 15_000
+"""How long others leave a suspect alone while a process starts for it: far longer than that takes."""
+
+SUSPECT_AFTER = 2
+"""From how many vanished drivers on a turn is a suspect, unless the setting says otherwise."""
+
 _GRANT = b"grant:"
 """What the session record's field of an approved tool begins with."""
 
 _claim = Script("worker.store", "claim")
 _renew = Script("worker.store", "renew")
+_pulse = Script("worker.store", "pulse")
 _sweep = Script("worker.store", "sweep")
+
+Came = Literal["first", "takeover", "resumed"]
+"""How a turn came to its driver: nobody had it before; the driver before vanished; it was given back."""
+
+_CAME: dict[bytes, Came] = {b"takeover": "takeover", b"resumed": "resumed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +53,7 @@ class Grant:
     `remaining_s`: seconds to the turn's deadline, negative when it has passed. `unreadable`: why the journal could not
     be read, or None; then `facts` are empty, and the turn can only be ended. `requester`: who alone may decide the
     approvals of the turn; None: anybody. `cancelled`: why the turn is to end as cancelled; None: it is not. `joins`,
-    `carried`: as in `TurnStart`.
+    `carried`: as in `TurnStart`. `suspect`: if this driver vanishes, the turn is to blame.
     """
 
     turn: str
@@ -64,6 +76,20 @@ class Grant:
     cancelled: str | None = None
     joins: bool = False
     carried: tuple[Joined, ...] = field(default=(), repr=False)
+    came: Came = "first"
+    suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """A turn that only a process of its own may run. `crashes`: drivers that vanished.
+
+    `reserved`: for the claimant that was told, while it starts that process.
+    """
+
+    turn: str
+    crashes: int
+    reserved: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +101,49 @@ class Renewal:
     watched: bool
 
 
-async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: float, partitions: int) -> Grant | None:
-    """Become the driver of the session's next turn, for `ttl_s` seconds unless renewed.
+async def claim(  # noqa: PLR0913, PLR0917 - who claims what, for how long, under which rule
+    redis: redis.asyncio.Redis,
+    session: str,
+    nonce: str,
+    ttl_s: float,
+    partitions: int,
+    suspect_after: int = SUSPECT_AFTER,
+) -> Grant | None:
+    """Become the driver of the session's next turn, for `ttl_s` seconds unless renewed, where no other turn runs.
 
-    None: nothing waits, the turn waits for a person, a living driver holds it, or its record is of a newer version.
-    Sent again with the same nonce, it gives the same grant.
+    None: nothing waits, the turn waits for a person, a living driver holds it (or may, as the store was away until just
+    now), or its record is of a newer version. Sent again with the same nonce, it gives the same grant. A turn of which
+    `suspect_after` drivers have vanished is granted as a suspect.
     """
+    reply = await _claimed(redis, session, nonce, ttl_s, partitions, [suspect_after, 1, 0])
+    return _granted(reply, session, nonce) if reply else None
+
+
+async def claim_among_others(  # noqa: PLR0913, PLR0917 - as `claim`
+    redis: redis.asyncio.Redis,
+    session: str,
+    nonce: str,
+    ttl_s: float,
+    partitions: int,
+    suspect_after: int,
+    *,
+    may_start_one: bool,
+) -> Grant | Suspected | None:
+    """As `claim`, for a process that runs other turns, too: a suspect is not granted.
+
+    `may_start_one`: the claimant can start a process for a suspect now, and reserves it meanwhile. None also: another
+    process has reserved it.
+    """
+    reserve_ms = _RESERVE_MS if may_start_one else 0
+    reply = await _claimed(redis, session, nonce, ttl_s, partitions, [suspect_after, 0, reserve_ms])
+    if reply and reply[0] == b"SUSPECT":
+        return Suspected(reply[1].decode(), int(reply[2]), bool(reply[3]))
+    return _granted(reply, session, nonce) if reply else None
+
+
+async def _claimed(  # noqa: PLR0913, PLR0917 - as `claim`
+    redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: float, partitions: int, rest: list[Argument]
+) -> list[Any]:
     partition = ids.partition_of_session(session, partitions)
     names = [
         keys.queue(partition, session),
@@ -88,13 +151,13 @@ async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: flo
         keys.session_record(partition, session),
         keys.history(partition, session),
         keys.watch(partition),
+        keys.pulse(partition),
     ]
     member, beginning = keys.DUE_LEASE + session, keys.beginning(partition)
-    reply = await _claim(redis, names, [nonce, round(ttl_s * 1000), RECORD_VERSION, member, beginning])
-    return _granted(reply, session, nonce) if reply else None
+    return await _claim(redis, names, [nonce, round(ttl_s * 1000), RECORD_VERSION, member, beginning, *rest])
 
 
-def _granted(reply: Sequence[Any], session: str, nonce: str) -> Grant:
+def _granted(reply: list[Any], session: str, nonce: str) -> Grant:
     pairs, entries, text, of_session, watched, remaining_ms, carried = reply
     stored, session_record = _record(pairs), _record(of_session)
     facts, unreadable = _facts(entries, text)
@@ -122,6 +185,8 @@ def _granted(reply: Sequence[Any], session: str, nonce: str) -> Grant:
             Joined(int(stored[b"call"]), turn.decode(), message.decode())
             for turn, message in zip(carried[::2], carried[1::2], strict=True)
         ),
+        came=_CAME.get(stored.get(b"came", b""), "first"),
+        suspect=stored.get(b"suspect") == b"1",
     )
 
 
@@ -146,6 +211,7 @@ def _progress(stored: dict[bytes, bytes], session_record: dict[bytes, bytes]) ->
         resumes_spent=int(stored[b"resumes"]),
         calls=int(stored[b"calls"]),
         crashes=int(stored[b"crashes"]),
+        suspect_crashes=int(stored.get(b"suspect_crashes", 0)),
         totals=decode_totals(stored[b"totals"]),
         last_input_tokens=int(last_input_tokens) if last_input_tokens else None,
         streamed=stored.get(b"streamed") == b"1",
@@ -164,6 +230,17 @@ def renew(redis: redis.Redis, partition: int, holders: Sequence[tuple[str, str]]
         Renewal(turn, held=bool(held), watched=bool(watched))
         for (turn, _), held, watched in zip(holders, reply[::2], reply[1::2], strict=True)
     ]
+
+
+def pulse(redis: redis.Redis, partition: int, ttl_s: float) -> bool:
+    """Give a sign of life; whether living drivers must first renew, because the server was away until just now."""
+    return bool(_pulse.run(redis, [keys.pulse(partition)], [round(ttl_s * 1000)])[0])
+
+
+async def beat(redis: redis.asyncio.Redis, partitions: int, ttl_s: float) -> None:
+    """A sign of life in every partition, by a process that drives no turns: it shows that the store was there."""
+    for partition in range(partitions):
+        await _pulse(redis, [keys.pulse(partition)], [round(ttl_s * 1000)])
 
 
 def sweep(redis: redis.Redis, partition: int, limit: int = 100) -> list[str]:

@@ -19,7 +19,7 @@ RECORD_VERSION = 3
 """The newest turn record, journal included, that this code reads and the one that it writes.
 
 1: the first. 2: approvals, compaction, who answered a call and what its provider wants back. 3: messages that join a
-running turn, cancels.
+running turn, cancels, suspects.
 """
 
 RETENTION_S = 7 * 24 * 3600
@@ -34,7 +34,9 @@ class TurnRecord:
 
     `state` queued: nobody drives it, though somebody may have; parked: it waits for a person. `outcome`, `reason`,
     `failure`, `correlation_id` and `sealed_ms` are set by the seal. `marker`: UTF-8 bytes of committed text.
-    `discards`: attempts that died. `requester`: who alone may decide the turn's approvals; None: anybody.
+    `discards`: attempts that died. `crashes`: drivers that vanished; `suspect_crashes`: those of them that ran this
+    turn alone; `suspect`: it runs alone, or did last. `replay_of`: the turn whose message is asked anew. `requester`:
+    who alone may decide the turn's approvals; None: anybody.
     `cancelled_by`: who wanted the turn to end (a turn where that was submitted to interrupt it), whether or not it did
     so; None: nobody. `merged_into`: the turn that its message joined.
     """
@@ -61,6 +63,9 @@ class TurnRecord:
     requester: str | None = None
     cancelled_by: str | None = None
     merged_into: str | None = None
+    suspect: bool = False
+    suspect_crashes: int = 0
+    replay_of: str | None = None
 
 
 async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
@@ -111,6 +116,9 @@ def _record(turn: str, stored: dict[bytes, bytes]) -> TurnRecord:
         requester=told("requester"),
         cancelled_by=told("cancelled_by"),
         merged_into=told("merged_into"),
+        suspect=told("suspect") == "1",
+        suspect_crashes=int(told("suspect_crashes") or 0),
+        replay_of=told("replay_of"),
     )
 
 

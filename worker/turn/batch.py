@@ -10,7 +10,7 @@ from worker.codecs.events import ToolCall
 from worker.errors import LocalProtocolError
 from worker.output.approvals import APPROVE_ONCE, APPROVE_SESSION, EXPIRED
 from worker.turn import verdict
-from worker.turn.commands import AskApproval, Command, RecordToolResult, RunTools
+from worker.turn.commands import AskApproval, Command, RecordToolResult, RunTools, StopTools
 from worker.turn.events import ToolFinished
 from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, ToolEnded, ToolStarted
 from worker.turn.recurrence import REPEATED, Recurrence
@@ -70,6 +70,16 @@ class ToolBatch:
             self.waiting.discard(decision.index)
             todo.append((decision.index, self._committed.tool_calls[decision.index]))
         return self._take_up(todo)
+
+    def cut_off(self) -> list[Command]:
+        """The tools that run are stopped. Who goes on is told what a takeover would tell: see `_refusal`."""
+        running, self.running = sorted(self.running), set()
+        commands: list[Command] = [StopTools()] if running else []
+        for index in running:
+            unknown = self._refusal(index, self._committed.tool_calls[index])
+            if unknown is not None:
+                commands.append(self._record(index, unknown.result, unknown.failure))
+        return commands
 
     def _take_up(self, todo: list[tuple[int, ToolCall]]) -> list[Command]:
         commands: list[Command] = []

@@ -217,6 +217,11 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
+class StopTools:
+    """Cancel the tools that run; what comes of them counts no more."""
+
+
+@dataclass(frozen=True, slots=True)
 class HandOff:
     """Give the turn back, due now, for another process to take."""
 
@@ -239,6 +244,7 @@ Command = (
     | CommitCall
     | DiscardCall
     | RunTools
+    | StopTools
     | RecordToolResult
     | OpenSidecar
     | Blame

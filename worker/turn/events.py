@@ -89,7 +89,9 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """This process is shutting down."""
+    """This process is shutting down. `is_over`: it has no more time to do so, and what still runs is cut off."""
+
+    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)

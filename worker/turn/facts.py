@@ -105,7 +105,8 @@ class Progress:
 
     `call`, `attempt`: the last attempt that was opened (0: none);
     `is_open`: it has neither committed nor been discarded. `resumes_spent`: resumes of that call. `calls`: calls
-    opened so far. `crashes`: drivers that vanished. `last_input_tokens`: of the session's last completed call.
+    opened so far. `crashes`: drivers that vanished; `suspect_crashes`: those of them that ran this turn alone.
+    `last_input_tokens`: of the session's last completed call.
     `streamed`: the last attempt that was discarded had streamed content. `provider`: who was asked last; `died`: the
     same, when the attempt died of it and the next one is due. `granted`: names of tools that a person has
     approved for the rest of the session.
@@ -117,6 +118,7 @@ class Progress:
     resumes_spent: int = 0
     calls: int = 0
     crashes: int = 0
+    suspect_crashes: int = 0
     totals: UsageTotals = NO_USAGE
     last_input_tokens: int | None = None
     streamed: bool = False

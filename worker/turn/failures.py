@@ -92,8 +92,11 @@ def max_calls(cap: int) -> Failure:
 
 
 def crash_cap(crashes: int, cap: int) -> Failure:
-    """Process after process vanished while it drove the turn."""
-    message = f"{crashes} processes vanished while they ran this turn, more than turns.crash_cap = {cap} allows."
+    """Process after process vanished while it ran this turn and no other."""
+    message = (
+        f"The turn took down its own process {_times(crashes)}, more often than turns.crash_cap = {cap} allows; no "
+        "other turn ran in it. Submit it again with `lastword turns replay` once the cause is mended."
+    )
     return Failure("internal", "crash_cap", message)
 
 
@@ -150,6 +153,15 @@ def no_time_left(failure: Failure, wait_s: float) -> Failure:
     return _because(
         failure, f"The next try would come in {wait_s:.3g} s, after the turn's deadline (turns.turn_deadline_s)."
     )
+
+
+def drain_over() -> Failure:
+    """The process had to end while the turn was under way, and turns are not handed over."""
+    message = (
+        'The process that ran the turn had to shut down (turns.on_drain = "fail"), and the turn was not done within '
+        "processes.drain_s."
+    )
+    return Failure("internal", "drained", message)
 
 
 def draining(failure: Failure) -> Failure:

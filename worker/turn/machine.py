@@ -98,16 +98,16 @@ class TurnMachine:
         """When a `Tick` is due; None where only other events can follow."""
         if self.state in _OVER:
             return None
-        if self.state is State.COMPACTING:
-            return min(self._compacting.deadline(), self._turn_deadline)
-        if self._calls.current is None:
-            return self._turn_deadline
-        return min(self._calls.current.deadline(), self._turn_deadline)
+        listener = self._listener()
+        return self._turn_deadline if listener is None else min(listener.deadline(), self._turn_deadline)
+
+    def _listener(self) -> Call | Compacting | None:
+        return self._compacting if self.state is State.COMPACTING else self._calls.current
 
     def _is_current(self, event: Event) -> bool:
         if not isinstance(event, Sent | Heard | NotAnswered | Died):
             return False
-        listener = self._compacting if self.state is State.COMPACTING else self._calls.current
+        listener = self._listener()
         return listener is not None and listener.listens_to(event.call, event.attempt)
 
     def _react(self, event: Event, now: float) -> list[Command]:  # noqa: C901, PLR0911 - one arm an event
@@ -120,14 +120,14 @@ class TurnMachine:
                 return [self._fail(failures.turn_deadline())]
             case Decided(decisions):
                 return self._of_the_batch(lambda batch: batch.decided(decisions), now)
-            case Drain():
-                return self._drain(now)
             case Cancel(reason):
                 return self._cancel(reason)
             case InboxRead(messages):
                 return self._opened(self._calls.open(now, messages, draining=self._draining))
             case InboxMoved():
                 return self._opened(self._calls.look_again())
+            case Drain(is_over):
+                return self._drain(now, is_over=is_over)
             case Tick() if now >= self._turn_deadline and self.state is not State.PARKED:
                 return [*self._abandon("turn_deadline"), self._fail(failures.turn_deadline())]
             case _ if self.state is State.COMPACTING:
@@ -143,9 +143,8 @@ class TurnMachine:
         ending = self._ending(last) if last is not None and has_completed else None
         if ending is not None:
             return [*commands, self._seal(ending)]
-        if progress.crashes > self._limits.crash_cap:
-            failure = failures.crash_cap(progress.crashes, self._limits.crash_cap)
-            return [*commands, self._seal(Ending("dead", None, failure))]
+        if dead := verdict.death(progress, self._limits.crash_cap):
+            return [*commands, self._seal(dead)]
         if last is not None and has_completed:
             return commands + self._settle(last, now)
         return commands + self._next_call(now)
@@ -170,9 +169,8 @@ class TurnMachine:
         return commands + self._after_tools(now)
 
     def _may_nudge(self) -> bool:
-        limits = self._limits
-        most = limits.empty_nudges_after_tools if self._transcript.has_run_tools else limits.empty_nudges
-        return self._transcript.empties <= most
+        limits, after_tools = self._limits, self._transcript.has_run_tools
+        return self._transcript.empties <= (limits.empty_nudges_after_tools if after_tools else limits.empty_nudges)
 
     def _after_tools(self, now: float) -> list[Command]:
         batch = self._batch
@@ -187,9 +185,9 @@ class TurnMachine:
         return self._next_call(now)
 
     def _next_call(self, now: float) -> list[Command]:
-        number, is_new = self._calls.next()
         if now >= self._turn_deadline:
             return [self._fail(failures.turn_deadline())]
+        number, is_new = self._calls.next()
         if is_new and self._calls.opened >= self._limits.max_calls:
             return [self._fail(failures.max_calls(self._limits.max_calls))]
         if self._draining and self._limits.on_drain == "handoff":
@@ -259,18 +257,23 @@ class TurnMachine:
             raise LocalProtocolError("no tool of this turn runs or waits")
         return take(self._batch) + self._after_tools(now)
 
-    def _drain(self, now: float) -> list[Command]:
+    def _drain(self, now: float, *, is_over: bool) -> list[Command]:
         self._draining = True
-        if self._limits.on_drain == "handoff":
-            is_unsettled = self.state is State.READY and self._start.progress.is_open
-            before = void(self._start.progress, self._tally) if is_unsettled else []
-            return [] if self._batch is not None else [*before, *self._hand_off()]
-        if self.state is State.COMPACTING:
-            return self._compacting.drain() + self._after_compacting(now)
-        if self._calls.current is None:
+        hands_over = self._limits.on_drain == "handoff"
+        if self.state is State.PARKED or (hands_over and self._batch and not is_over):
             return []
-        commands = self._calls.current.drain()
-        return commands + ([self._seal(self._calls.current.ending)] if self._calls.current.ending is not None else [])
+        if not hands_over and not is_over:
+            if self.state is State.COMPACTING:
+                return self._compacting.drain() + self._after_compacting(now)
+            call = self._calls.current
+            return [] if call is None else self._after(call, call.drain(), now)
+        commands: list[Command] = self._batch.cut_off() if self._batch else []
+        self._batch = None
+        if self.state is State.READY and self._start.progress.is_open:
+            commands += void(self._start.progress, self._tally)
+        if hands_over:
+            return commands + self._hand_off()
+        return [*commands, *self._abandon("drain"), self._fail(failures.drain_over())]
 
     def _cancel(self, reason: str) -> list[Command]:
         if self.state is not State.READY:
@@ -294,6 +297,5 @@ class TurnMachine:
         return self._seal(Ending("failed", None, failure))
 
     def _seal(self, ending: Ending) -> Seal:
-        self.state = State.SEALED
-        tally = self._tally
+        self.state, tally = State.SEALED, self._tally
         return Seal(ending.outcome, ending.reason, ending.failure, tally.totals, tally.has_untold_discards)

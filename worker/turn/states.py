@@ -78,6 +78,7 @@ class Kind(Enum):
     CANCEL = "cancel"
     INBOX_READ = "inbox_read"
     INBOX_MOVED = "inbox_moved"
+    DRAIN_OVER = "drain_over"
 
 
 _KINDS: dict[type[Event], Kind] = {
@@ -99,6 +100,8 @@ def kind_of(event: Event, *, is_current: bool) -> Kind:
     """`is_current`: a stream's event belongs to the attempt that is listened to."""
     if isinstance(event, Sent | Heard | NotAnswered | Died) and not is_current:
         return Kind.STALE
+    if isinstance(event, Drain) and event.is_over:
+        return Kind.DRAIN_OVER
     if not isinstance(event, Heard):
         return _KINDS[type(event)]
     if isinstance(event.event, Completed):
@@ -112,12 +115,14 @@ _NEXT_CALL = frozenset({State.CALLING, State.JOINING, State.COMPACTING, State.SE
 _AFTER_A_DEATH = frozenset({State.CALLING, State.WAITING, State.COMPACTING, State.SEALED})
 _AFTER_A_CALL = _NEXT_CALL | {State.RUNNING_TOOLS, State.PARKED}
 _COMPACTED = _NEXT_CALL
+_CUT_OFF = frozenset({State.SEALED, State.HANDED_OFF})
 
 TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
     State.READY: {
         Kind.BEGIN: _AFTER_A_CALL,
         Kind.DRAIN: frozenset({State.READY, State.HANDED_OFF}),
         Kind.CANCEL: frozenset({State.SEALED}),
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.JOINING: {
         Kind.INBOX_READ: frozenset({State.CALLING}),
@@ -125,6 +130,7 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.TICK: frozenset({State.JOINING, State.SEALED}),
         Kind.DRAIN: frozenset({State.JOINING, State.HANDED_OFF}),
         Kind.CANCEL: frozenset({State.SEALED}),
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.CALLING: {
         Kind.INBOX_MOVED: frozenset({State.JOINING}),
@@ -139,6 +145,7 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.TICK: _AFTER_A_DEATH,
         Kind.DRAIN: frozenset({State.CALLING, State.HANDED_OFF}),
         Kind.CANCEL: frozenset({State.SEALED}),
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.STREAMING: {
         Kind.KEEPALIVE: frozenset({State.STREAMING}),
@@ -150,12 +157,14 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.TICK: _AFTER_A_DEATH | {State.STREAMING},
         Kind.DRAIN: frozenset({State.STREAMING, State.HANDED_OFF}),
         Kind.CANCEL: frozenset({State.SEALED}),
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.WAITING: {
         Kind.STALE: frozenset({State.WAITING}),
         Kind.TICK: frozenset({State.CALLING, State.WAITING, State.SEALED}),
         Kind.DRAIN: frozenset({State.HANDED_OFF, State.SEALED}),
         Kind.CANCEL: frozenset({State.SEALED}),
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.RUNNING_TOOLS: {
         Kind.TOOL_FINISHED: _AFTER_A_CALL,
@@ -163,6 +172,7 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.TICK: frozenset({State.RUNNING_TOOLS, State.SEALED}),
         Kind.DRAIN: frozenset({State.RUNNING_TOOLS}),
         Kind.CANCEL: frozenset({State.SEALED}),
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.PARKED: {
         Kind.DECIDED: _AFTER_A_CALL,
@@ -170,6 +180,7 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.TICK: frozenset({State.PARKED}),
         Kind.DRAIN: frozenset({State.PARKED}),
         Kind.CANCEL: frozenset({State.SEALED}),
+        Kind.DRAIN_OVER: frozenset({State.PARKED}),
     },
     State.COMPACTING: {
         Kind.SENT: frozenset({State.COMPACTING}),
@@ -183,6 +194,7 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.TICK: _COMPACTED,
         Kind.DRAIN: _COMPACTED,
         Kind.CANCEL: frozenset({State.SEALED}),
+        Kind.DRAIN_OVER: _CUT_OFF,
     },
     State.SEALED: {},
     State.HANDED_OFF: {},

@@ -1,7 +1,7 @@
 """What a completed call means for the turn.
 
 What belongs here: judging the committed facts of one call, so that the driver that heard it and one that reads it in
-the journal come to the same. What must not be known here: streams, states, time.
+the journal come to the same; and whether it may still run. What must not be known here: streams, states, time.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from worker.codecs.events import Completed, ToolCall
 from worker.output.events import Outcome
 from worker.turn import failures
 from worker.turn.commands import Failure
-from worker.turn.facts import Committed
+from worker.turn.facts import Committed, Progress
 
 REFUSAL = "refusal"
 PAUSED = "pause_turn"
@@ -20,7 +20,7 @@ _CUT_OFF = ("length", "content_filter")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The call was the turn's last."""
+    """The turn ends."""
 
     outcome: Outcome
     reason: str | None = None
@@ -94,6 +94,13 @@ def ending(committed: Committed, offered: tuple[str, ...], *, may_nudge: bool) -
     if is_empty(committed):
         return Ending("failed", None, failures.empty_answer(committed.provider, committed.finish_reason))
     return Ending("completed")
+
+
+def death(progress: Progress, crash_cap: int) -> Ending | None:
+    """The turn took down its own process too often; None: it may run."""
+    if progress.suspect_crashes <= crash_cap:
+        return None
+    return Ending("dead", None, failures.crash_cap(progress.suspect_crashes, crash_cap))
 
 
 def is_final(committed: Committed) -> bool:

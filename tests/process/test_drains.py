@@ -1,0 +1,303 @@
+"""A process that is told to stop ends in time, whatever its turns are doing, and no turn is the worse for it."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from tests.support.forwarder import Forwarder
+from tests.support.receiver import Hang, Receiver
+from tests.support.stack import Process, Stack, eventually, stand_in
+from worker.engine.shutdown import OUT_OF_TIME
+from worker.output.events import (
+    ApprovalRequestOutput,
+    ErrorOutput,
+    Output,
+    TextDeltaOutput,
+    TextOutput,
+    TextStreamDiscardedOutput,
+    ToolCallOutput,
+    ToolResultOutput,
+    TurnCompletedOutput,
+)
+from worker.store.records import TurnRecord, read_turn
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(150)]
+
+SCRIPT = """
+after_last = "last"
+
+[[conversations]]
+match = "<stall>"
+calls = [
+  { steps = [ { text = "I will look. " }, { tool = "clock" } ] },
+  { steps = [ { text = "The invoice was paid on" }, { stall = true } ] },
+  { steps = [ { text = "Your invoice was paid on Friday." } ] },
+]
+
+[[conversations]]
+match = "<slow>"
+calls = [ { steps = [ { text = "An answer that takes its time.", pieces = 30, every_s = 0.25 } ] } ]
+
+[[conversations]]
+match = "<hang>"
+calls = [ { steps = [ { text = "I try. " }, { tool = "hang" } ] }, { steps = [ { text = "It went wrong." } ] } ]
+
+[[conversations]]
+match = "<block>"
+calls = [ { steps = [ { text = "I try. " }, { tool = "block" } ] }, { steps = [ { text = "It went wrong." } ] } ]
+
+[[conversations]]
+match = "<freeze>"
+calls = [ { steps = [ { text = "I try. " }, { tool = "freeze" } ] }, { steps = [ { text = "It went wrong." } ] } ]
+
+[[conversations]]
+match = "<ask>"
+calls = [ { steps = [ { tool = "note" } ] } ]
+"""
+DRAIN_S = 5.0
+SLACK_S = 5.0
+"""What a machine under load may add to the end of a process."""
+
+
+def settings(base_url: str, more: str = "") -> str:
+    return f"""
+[providers.main]
+base_url = "{base_url}"
+model = "stand-in"
+
+[agents.default]
+tools = ["clock", "hang", "block", "freeze", "note"]
+
+[tools.note]
+approval = "ask"
+
+[lease]
+ttl_s = 2
+renew_s = 0.4
+sweep_s = 0.2
+
+[processes]
+drain_s = {DRAIN_S:g}
+{more}
+"""
+
+
+def text_of(outputs: list[Output]) -> str:
+    return "".join(output.text for output in outputs if isinstance(output, TextOutput) and output.is_call_boundary)
+
+
+async def record_of(stack: Stack, turn: str) -> TurnRecord:
+    record = await read_turn(stack.client, turn)
+    assert record is not None
+    return record
+
+
+async def ended(process: Process, within_s: float) -> int:
+    """The exit code of a process; the loop goes on meanwhile, with the receivers and providers on it."""
+    began = monotonic()
+
+    async def look() -> int | None:
+        return process.returncode
+
+    code = await eventually(look, lambda seen: seen is not None, f"the end of {process.name}", within_s)
+    assert code is not None
+    assert monotonic() - began < within_s
+    return code
+
+
+def of_call(number: int) -> Callable[[Output], bool]:
+    return lambda output: isinstance(output, TextDeltaOutput) and output.call == number
+
+
+@pytest.mark.requirement("drain:handoff:stall")
+async def test_a_stalled_turn_goes_on_in_another_process_and_spends_nothing(tmp_path: Path, real_url: str) -> None:
+    """Not a single resume is allowed, so that one that was spent would end the turn."""
+    async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
+        stack.configure(settings(provider.base_url, "[turns]\ntimeout_resume_retry_budget = 0"))
+        first = stack.start("turns")
+        turn = await stack.submit("<stall>", watch_s=120)
+        await stack.until(turn, of_call(2))
+        second = stack.start("turns")
+        await stack.logged(second, "turns_process_started")
+        first.send(signal.SIGTERM)
+        assert await ended(first, DRAIN_S) == 0
+        outputs = await stack.ended(turn)
+        record = await record_of(stack, turn)
+        [resumed] = [line for line in second.lines() if line["event"] == "turn_resumed"]
+        assert len(provider.transcript.exchanges) == 3
+    assert text_of(outputs) == "I will look. Your invoice was paid on Friday."
+    assert [each.reason for each in outputs if isinstance(each, TextStreamDiscardedOutput)][:1] == ["drain"]
+    assert (record.outcome, record.crashes, record.totals.discarded_resume_attempts) == ("completed", 0, 1)
+    assert (resumed["turn"], resumed["call"], resumed["crashes"]) == (turn, 2, 0)
+
+
+@pytest.mark.requirement("drain:fail:stall")
+async def test_a_stalled_turn_that_is_not_handed_over_fails_with_what_stands(tmp_path: Path, real_url: str) -> None:
+    async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
+        stack.configure(settings(provider.base_url, '[turns]\non_drain = "fail"'))
+        first = stack.start("turns")
+        turn = await stack.submit("<stall>", watch_s=120)
+        await stack.until(turn, of_call(2))
+        await stack.logged(stack.start("turns"), "turns_process_started")
+        first.send(signal.SIGTERM)
+        assert await ended(first, DRAIN_S + SLACK_S) == 0
+        outputs = await stack.ended(turn)
+        assert len(provider.transcript.exchanges) == 2
+    assert isinstance(outputs[-1], TurnCompletedOutput)
+    error = next(output for output in outputs if isinstance(output, ErrorOutput))
+    assert (outputs[-1].outcome, error.code) == ("failed", "drained")
+    assert "turns.on_drain" in error.message
+    assert text_of(outputs) == "I will look. "
+
+
+@pytest.mark.requirement("drain:limit:tools")
+@pytest.mark.requirement("tuning:processes:drain-s")
+@pytest.mark.parametrize("tool", ["hang", "block"])
+async def test_a_tool_that_does_not_end_is_cut_off_and_the_model_is_told(
+    tool: str, tmp_path: Path, real_url: str
+) -> None:
+    """One can be cancelled, the other blocks a thread for ten minutes."""
+    async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
+        stack.configure(settings(provider.base_url))
+        first = stack.start("turns")
+        turn = await stack.submit(f"<{tool}>", watch_s=120)
+        await stack.until(turn, lambda output: isinstance(output, ToolCallOutput))
+        await stack.logged(stack.start("turns"), "turns_process_started")
+        first.send(signal.SIGTERM)
+        began = monotonic()
+        assert await ended(first, DRAIN_S + SLACK_S) == 0
+        assert monotonic() - began > DRAIN_S / 2, "it had its time"
+        outputs = await stack.ended(turn)
+        record = await record_of(stack, turn)
+    results = [(output.name, output.failure) for output in outputs if isinstance(output, ToolResultOutput)]
+    assert results == [(tool, "outcome_unknown")]
+    assert text_of(outputs) == "I try. It went wrong."
+    assert (record.outcome, record.crashes) == ("completed", 0)
+
+
+@pytest.mark.requirement("drain:limit:stuck")
+async def test_a_process_whose_loop_is_stuck_ends_in_time_all_the_same(tmp_path: Path, real_url: str) -> None:
+    """Its lease has run out by then, and the turn has gone on elsewhere, as after a crash."""
+    async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
+        stack.configure(settings(provider.base_url))
+        first = stack.start("turns")
+        turn = await stack.submit("<freeze>", watch_s=120)
+        await stack.until(turn, lambda output: isinstance(output, ToolCallOutput))
+        stack.start("turns")
+        first.send(signal.SIGTERM)
+        assert await ended(first, DRAIN_S + SLACK_S) == OUT_OF_TIME
+        outputs = await stack.ended(turn)
+        record = await record_of(stack, turn)
+        [cut_off] = [line for line in first.lines() if line["event"] == "process_cut_off"]
+    assert cut_off["why"] == "no_time_left"
+    assert text_of(outputs) == "I try. It went wrong."
+    assert (record.outcome, record.crashes) == ("completed", 1)
+
+
+@pytest.mark.requirement("drain:limit:parked")
+async def test_a_turn_that_waits_for_a_person_holds_up_no_drain(tmp_path: Path, real_url: str) -> None:
+    async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
+        stack.configure(settings(provider.base_url))
+        first = stack.start("turns")
+        turn = await stack.submit("<ask>", watch_s=120)
+        await stack.until(turn, lambda output: isinstance(output, ApprovalRequestOutput))
+        await stack.logged(first, "turn_parked")
+        first.send(signal.SIGTERM)
+        assert await ended(first, DRAIN_S) == 0
+        record = await record_of(stack, turn)
+    assert (record.state, record.crashes) == ("parked", 0)
+
+
+@pytest.mark.requirement("drain:limit:listing")
+async def test_a_tool_server_that_does_not_answer_holds_up_no_drain(tmp_path: Path, real_url: str) -> None:
+    async with stand_in(SCRIPT, tmp_path) as provider, Receiver(Hang()) as silent, Stack(tmp_path, real_url) as stack:
+        mcp = f'[mcp.silent]\nurl = "{silent.url}"\nconnect_timeout_s = 100\n[turns]\ntool_timeout_s = 100\n'
+        text = settings(provider.base_url, mcp).replace('"note"]', '"note", "mcp:silent"]')
+        stack.configure(text)
+        first = stack.start("turns")
+        turn = await stack.submit("<slow>")
+
+        async def look() -> int:
+            return len(silent.requests)
+
+        await eventually(look, bool, "the tool server to be asked")
+        first.send(signal.SIGTERM)
+        assert await ended(first, DRAIN_S) == 0
+        record = await record_of(stack, turn)
+    assert (record.state, record.crashes) == ("queued", 0)
+
+
+@pytest.mark.requirement("drain:limit:redis-away")
+async def test_a_drain_while_redis_is_away_ends_in_time_and_the_turn_goes_on(tmp_path: Path, real_url: str) -> None:
+    port = int(real_url.rsplit(":", 1)[1].split("/", maxsplit=1)[0])
+    async with (
+        stand_in(SCRIPT, tmp_path) as provider,
+        Forwarder(port) as network,
+        Stack(tmp_path, real_url) as stack,
+    ):
+        stack.configure(settings(provider.base_url))
+        through = {"LASTWORD_REDIS_URL": real_url.replace(f":{port}", f":{network.port}")}
+        first = stack.start("turns", environment=through)
+        turn = await stack.submit("<slow>", watch_s=120)
+        await stack.until(turn, of_call(1))
+        async with network.away():
+            first.send(signal.SIGTERM)
+            assert await ended(first, DRAIN_S + SLACK_S) in {0, OUT_OF_TIME}
+        stack.start("turns")
+        outputs = await stack.ended(turn)
+    assert text_of(outputs) == "An answer that takes its time."
+
+
+@pytest.mark.requirement("drain:limit:redis-back")
+async def test_a_turn_is_handed_over_once_redis_is_back_within_the_drain(tmp_path: Path, real_url: str) -> None:
+    """Longer away than a lease; nobody has claimed the turn meanwhile, so no crash is counted."""
+    port = int(real_url.rsplit(":", 1)[1].split("/", maxsplit=1)[0])
+    async with (
+        stand_in(SCRIPT, tmp_path) as provider,
+        Forwarder(port) as network,
+        Stack(tmp_path, real_url) as stack,
+    ):
+        stack.configure(settings(provider.base_url).replace(f"drain_s = {DRAIN_S:g}", "drain_s = 25"))
+        through = {"LASTWORD_REDIS_URL": real_url.replace(f":{port}", f":{network.port}")}
+        first = stack.start("turns", environment=through)
+        turn = await stack.submit("<slow>", watch_s=120)
+        await stack.until(turn, of_call(1))
+        async with network.away():
+            first.send(signal.SIGTERM)
+            await asyncio.sleep(4)
+        assert await ended(first, 25) in {0, OUT_OF_TIME}
+        record = await record_of(stack, turn)
+        assert (record.state, record.crashes) == ("queued", 0)
+        stack.start("turns")
+        outputs = await stack.ended(turn)
+    assert text_of(outputs) == "An answer that takes its time."
+
+
+@pytest.mark.requirement("drain:crash:signals")
+@pytest.mark.parametrize("signals", [("SIGTERM", "SIGTERM"), ("SIGQUIT",), ("SIGTERM", "SIGQUIT"), ("SIGKILL",)])
+async def test_what_is_harder_than_sigterm_ends_the_process_at_once_and_loses_nothing(
+    signals: tuple[str, ...], tmp_path: Path, real_url: str
+) -> None:
+    """Turns are not handed over here, so that one SIGTERM alone would wait for the answer to end."""
+    async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
+        stack.configure(settings(provider.base_url, '[turns]\non_drain = "fail"'))
+        first = stack.start("turns")
+        turn = await stack.submit("<slow>", watch_s=120)
+        await stack.until(turn, of_call(1))
+        second = stack.start("turns")
+        await stack.logged(second, "turns_process_started")
+        first.send(signal.Signals[signals[0]])
+        if len(signals) > 1:
+            await stack.logged(first, "shutting_down")
+            first.send(signal.Signals[signals[1]])
+        code = await ended(first, 3)
+        outputs = await stack.ended(turn)
+        record = await record_of(stack, turn)
+    number = signal.Signals[signals[-1]].value
+    assert code == (-number if signals == ("SIGKILL",) else 128 + number)
+    assert text_of(outputs) == "An answer that takes its time."
+    assert (record.outcome, record.crashes) == ("completed", 1)

@@ -1,0 +1,172 @@
+"""Who may drive a turn that took drivers with it, and when a driver may be taken over at all."""
+
+from collections.abc import Iterator
+
+import fakeredis
+import pytest
+import redis
+
+from tests.store.lossy import dump
+from tests.store.turns import SESSION, TTL_S, Redis, driver_of, granted, new_turn, record_of, refused, taken
+from worker import ids
+from worker.store import keys
+from worker.store.inbox import submit
+from worker.store.lease import Grant, Suspected, beat, claim, claim_among_others, pulse, sweep
+
+
+@pytest.fixture
+def blocking(request: pytest.FixtureRequest, any_redis: Redis) -> Iterator[redis.Redis]:
+    """A blocking client of the same server."""
+    if isinstance(any_redis, fakeredis.FakeAsyncRedis):
+        client: redis.Redis = fakeredis.FakeRedis(server=any_redis.connection_pool.connection_kwargs["server"])
+    else:
+        client = redis.Redis.from_url(request.getfixturevalue("real_url"))
+    yield client
+    client.close()
+
+
+async def lapse(client: Redis, turn: str) -> None:
+    await client.hset(keys.turn_record(turn), "lease_ms", 1)
+
+
+async def asked(
+    client: Redis, nonce: str | None = None, *, room: bool = True, after: int = 2
+) -> Grant | Suspected | None:
+    """What a process that runs other turns gets."""
+    return await claim_among_others(client, SESSION, nonce or ids.new_nonce(), TTL_S, 1, after, may_start_one=room)
+
+
+async def crashed(client: Redis, times: int) -> str:
+    """A turn whose drivers vanished so often, each among others."""
+    turn = (await granted(client)).turn
+    for _ in range(times - 1):
+        await lapse(client, turn)
+        assert isinstance(await asked(client, after=20), Grant)
+    await lapse(client, turn)
+    return turn
+
+
+@pytest.mark.requirement("lease:suspect:granted-apart")
+async def test_one_crash_leaves_a_turn_to_any_process_and_the_second_to_one_of_its_own(any_redis: Redis) -> None:
+    turn = await crashed(any_redis, 1)
+    grant = await asked(any_redis)
+    assert isinstance(grant, Grant)
+    assert (grant.came, grant.suspect, grant.progress.crashes) == ("takeover", False, 1)
+    await lapse(any_redis, turn)
+    assert await asked(any_redis) == Suspected(turn, 2, reserved=True)
+    grant = await taken(any_redis)
+    assert (grant.came, grant.suspect) == ("takeover", True)
+    assert (grant.progress.crashes, grant.progress.suspect_crashes) == (2, 0)
+    assert (await record_of(any_redis, turn)).suspect
+
+
+@pytest.mark.requirement("lease:suspect:granted-apart")
+async def test_a_refused_claim_changes_nothing_where_there_is_no_room(any_redis: Redis) -> None:
+    turn = await crashed(any_redis, 2)
+    before = await dump(any_redis)
+    assert await asked(any_redis, room=False) == Suspected(turn, 2, reserved=False)
+    assert await dump(any_redis) == before
+
+
+@pytest.mark.requirement("lease:suspect:reserved")
+async def test_a_suspect_is_left_to_who_starts_a_process_for_it(any_redis: Redis, blocking: redis.Redis) -> None:
+    turn = await crashed(any_redis, 2)
+    assert await asked(any_redis, "n1") == Suspected(turn, 2, reserved=True)
+    assert await asked(any_redis, "n2") is None
+    assert await asked(any_redis, "n2", room=False) is None
+    assert await asked(any_redis, "n1") == Suspected(turn, 2, reserved=True)
+    assert sweep(blocking, 0) == []
+    await any_redis.hset(keys.turn_record(turn), "reserved_ms", 1)  # the process did not come up
+    assert await asked(any_redis, "n2") == Suspected(turn, 2, reserved=True)
+
+
+@pytest.mark.requirement("lease:suspect:reserved")
+async def test_a_reservation_ends_with_the_claim(any_redis: Redis) -> None:
+    turn = await crashed(any_redis, 2)
+    await asked(any_redis)
+    await taken(any_redis)
+    await lapse(any_redis, turn)
+    assert await asked(any_redis) == Suspected(turn, 3, reserved=True)
+
+
+@pytest.mark.requirement("lease:suspect:blame")
+async def test_only_a_crash_of_a_suspect_counts_against_the_turn(any_redis: Redis) -> None:
+    turn = await crashed(any_redis, 2)
+    for blamed in range(3):
+        grant = await taken(any_redis)
+        assert (grant.progress.crashes, grant.progress.suspect_crashes) == (2 + blamed, blamed)
+        await lapse(any_redis, turn)
+
+
+@pytest.mark.requirement("lease:suspect:blame")
+async def test_a_suspect_that_is_handed_over_is_not_blamed_and_stays_a_suspect(any_redis: Redis) -> None:
+    turn = await crashed(any_redis, 2)
+    await driver_of(any_redis, await taken(any_redis)).release()
+    assert await asked(any_redis) == Suspected(turn, 2, reserved=True)
+    grant = await taken(any_redis)
+    assert (grant.came, grant.suspect) == ("resumed", True)
+    assert (grant.progress.crashes, grant.progress.suspect_crashes) == (2, 0)
+
+
+@pytest.mark.requirement("lease:suspect:blame")
+async def test_how_a_turn_came_is_told_again_with_the_same_nonce(any_redis: Redis) -> None:
+    turn = await crashed(any_redis, 1)
+    first, again = await taken(any_redis, nonce="n1"), await taken(any_redis, nonce="n1")
+    assert (first.came, again.came) == ("takeover", "takeover")
+    assert again.progress == first.progress
+    await submit(any_redis, new_turn(session="chat/2"), 1)
+    assert (await taken(any_redis, "chat/2")).came == "first"
+    assert turn == first.turn
+
+
+@pytest.mark.requirement("lease:suspect:old-records")
+async def test_a_turn_of_an_earlier_version_is_taken_over_as_before(any_redis: Redis) -> None:
+    turn = await crashed(any_redis, 1)
+    record = keys.turn_record(turn)
+    await any_redis.hdel(record, "suspect", "suspect_crashes", "came", "reserved", "reserved_ms")
+    await any_redis.hset(record, "v", 2)
+    stored = await record_of(any_redis, turn)
+    assert (stored.suspect, stored.suspect_crashes, stored.replay_of) == (False, 0, None)
+    grant = await asked(any_redis)
+    assert isinstance(grant, Grant)
+    assert (grant.progress.crashes, grant.progress.suspect_crashes, grant.suspect) == (1, 0, False)
+
+
+@pytest.mark.requirement("lease:pulse:calm")
+async def test_the_first_claim_after_an_outage_takes_nobody_over(any_redis: Redis, blocking: redis.Redis) -> None:
+    """It comes before any renewal, from a process that has seen nothing of the outage."""
+    turn = await crashed(any_redis, 1)
+    assert not pulse(blocking, 0, TTL_S)
+    await any_redis.hincrby(keys.pulse(0), "at_ms", -round(TTL_S * 600))
+    before = await dump(any_redis)
+    assert await refused(any_redis)
+    assert await asked(any_redis) is None
+    assert await dump(any_redis) == before
+    assert pulse(blocking, 0, TTL_S)
+    assert pulse(blocking, 0, TTL_S)
+    assert await refused(any_redis)
+    await any_redis.hset(keys.pulse(0), "calm_ms", 1)
+    assert not pulse(blocking, 0, TTL_S)
+    assert (await taken(any_redis)).turn == turn
+
+
+@pytest.mark.requirement("lease:pulse:calm")
+async def test_a_turn_that_nobody_drives_is_claimed_whatever_the_pulse_says(
+    any_redis: Redis, blocking: redis.Redis
+) -> None:
+    pulse(blocking, 0, TTL_S)
+    await any_redis.hincrby(keys.pulse(0), "at_ms", -round(TTL_S * 600))
+    await driver_of(any_redis, await granted(any_redis)).release()
+    assert (await taken(any_redis)).came == "resumed"
+
+
+@pytest.mark.requirement("lease:pulse:calm")
+async def test_pulses_in_time_call_for_no_calm(any_redis: Redis, blocking: redis.Redis) -> None:
+    turn = await crashed(any_redis, 1)
+    pulse(blocking, 0, TTL_S)
+    await any_redis.hincrby(keys.pulse(0), "at_ms", -round(TTL_S * 400))
+    await beat(any_redis, 1, TTL_S)
+    await any_redis.hincrby(keys.pulse(0), "at_ms", -round(TTL_S * 400))
+    grant = await claim(any_redis, SESSION, ids.new_nonce(), TTL_S, 1)
+    assert grant is not None
+    assert grant.turn == turn

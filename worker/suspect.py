@@ -1,0 +1,72 @@
+"""The process of one suspect: `python -m worker.suspect SESSION`, started by a turns process.
+
+What belongs here: the start and end of that process. What must not be known here: how a turn runs, Celery.
+
+It has a loop and a heartbeat of its own and sweeps nothing. It runs the turn at the head of the session and ends with
+it; SIGTERM hands the turn over. When its parent is killed it goes on, unless Redis stays out of reach, too: then nobody
+is left for whom it could.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from time import monotonic
+
+from worker.engine.loop import new_event_loop
+from worker.engine.shutdown import Shutdown
+from worker.observability import configure_logging, configure_sentry, fault, flush_reports, warn
+from worker.settings import WorkerSettings, load_settings
+from worker.wiring import TurnProcess
+
+_LOOK_EVERY_S = 1.0
+_ALONE_S = 60.0
+"""How long a suspect without a parent waits for Redis."""
+
+
+def main() -> int:
+    """Run the turn; the exit code: 0 when it ended here or was handed over."""
+    settings = load_settings()
+    configure_logging(settings.log_level)
+    configure_sentry(settings.sentry())
+    loop = new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(_run(settings, sys.argv[1]))
+    except Exception as error:  # noqa: BLE001 - the last place that sees it; the lease runs out and the turn goes on
+        fault("turn_crashed", error, session=sys.argv[1])
+        return 1
+    return 0
+
+
+async def _run(settings: WorkerSettings, session: str) -> None:
+    loop = asyncio.get_running_loop()
+    process = TurnProcess(settings)
+    shutdown = Shutdown(process.drain, settings.processes.drain_s)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, shutdown.told, number.name)
+    watching = loop.create_task(_end_when_alone(process, os.getppid()))
+    try:
+        await process.start()
+        await process.run_turn(session)
+    finally:
+        watching.cancel()
+        await process.stop()
+
+
+async def _end_when_alone(process: TurnProcess, parent: int) -> None:
+    heard = monotonic()
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        if os.getppid() == parent or process.reaches_store:
+            heard = monotonic()
+        elif monotonic() - heard > _ALONE_S:
+            warn("suspect_left_alone", for_s=_ALONE_S)
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    code = main()
+    flush_reports()
+    sys.stderr.flush()
+    os._exit(code)  # what a tool has left behind must not keep the process
