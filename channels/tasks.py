@@ -16,13 +16,21 @@ from channels.settings import load_settings
 from channels.wiring import DeliveryProcess
 from worker.app import DELIVER, make_app, wake_delivery
 from worker.engine.loop import LoopThread
+from worker.engine.presence import Doing, Presence
 from worker.observability import configure_logging, configure_sentry, fault, info
+from worker.store import connect
 
 settings = load_settings()
 # A task lasts as long as what it sends, so there are at most as many as attempts, and one that looks for more.
 app = make_app(settings, concurrency=settings.delivery.concurrency + 1)
 _loop = LoopThread()
 _process = DeliveryProcess(settings, lambda: wake_delivery(app))
+_presence = Presence(
+    connect.open_redis_sync(settings.redis()),
+    "delivery",
+    lambda: Doing(_process.in_flight, draining=_process.draining),
+    settings.metrics,
+)
 
 
 @app.task(name=DELIVER)
@@ -43,6 +51,7 @@ def _prepare(**_: Any) -> None:
     _loop.start()
     try:
         _loop.run(_process.start())
+        _presence.start(_loop.loop)
     except Exception as error:
         # Celery would swallow any other exception and go on without us.
         raise SystemExit(f"the delivery process cannot start: {error}") from error
@@ -61,6 +70,7 @@ def _drain(**_: Any) -> None:
 
 @signals.worker_shutdown.connect
 def _stop(**_: Any) -> None:
+    _presence.stop()
     _loop.run(_process.stop())
     _loop.stop()
     info("delivery_process_stopped")

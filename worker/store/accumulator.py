@@ -230,6 +230,7 @@ class ExecutionOutputAccumulator:
             self._log,
             self._approvals,
             self._waiting,
+            keys.ended(keys.partition_of_turn(self.turn), outcome),
         ]
         rest: list[Argument] = [
             outcome,

@@ -19,6 +19,9 @@ What belongs here: names and their hash tags. What must not be known here: what 
     lw:{pNN}:waiting             sorted set: approval that nobody has decided, the ms at which it expires
     lw:{pNN}:log                 stream: the partition's output log, read by the relay
     lw:{pNN}:idem:<key>          hash: what an idempotency key stands for
+    lw:{pNN}:ended:<outcome>     sorted set: turn that ended so, the ms of its seal
+    lw:processes                 sorted set: a process that lives, the ms at which it is taken for gone
+    lw:process:<process>         hash: what a process last told of itself
     lw:health                    sorted set: a provider that is left alone, the ms until which
     lw:health:<provider>         hash: of late its deaths and completions; the ms until which it is left alone
     lw:health-answer:<process>   string: the number of a process's last report on providers, and its answer
@@ -32,6 +35,7 @@ from worker.errors import ConfigurationError
 
 META = "lw:meta"
 HEALTH = "lw:health"
+PROCESSES = "lw:processes"
 DUE_LEASE = "lease:"
 DUE_APPROVAL = "approval:"
 
@@ -118,6 +122,11 @@ def live(partition: int) -> str:
     return f"{_tag(partition)}:live"
 
 
+def ended(partition: int, outcome: str) -> str:
+    """The turns of a partition that ended so."""
+    return f"{_tag(partition)}:ended:{outcome}"
+
+
 def waiting(partition: int) -> str:
     """The approvals of a partition that nobody has decided."""
     return f"{_tag(partition)}:waiting"
@@ -131,6 +140,11 @@ def log(partition: int) -> str:
 def idempotency(key: str, partitions: int) -> str:
     """What an idempotency key stands for."""
     return f"{_tag(ids.partition_of_session(key, partitions))}:idem:{key}"
+
+
+def process(process: str) -> str:
+    """What a process last told of itself."""
+    return f"lw:process:{process}"
 
 
 def health(provider: str) -> str:

@@ -39,7 +39,7 @@ class Grant:
     `op`: number of the last op that this nonce took (0: none yet). `marker`: UTF-8 bytes of committed text.
     `remaining_s`: seconds to the turn's deadline, negative when it has passed. `unreadable`: why the journal could not
     be read, or None; then `facts` are empty, and the turn can only be ended. `requester`: who alone may decide the
-    approvals of the turn; None: anybody.
+    approvals of the turn; None: anybody. `age_s`: seconds since its submit. `discards`: attempts that died so far.
     """
 
     turn: str
@@ -59,6 +59,13 @@ class Grant:
     facts: tuple[Fact, ...] = field(repr=False)
     unreadable: str | None = None
     requester: str | None = None
+    age_s: float = 0.0
+    discards: int = 0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no driver has come anywhere with the turn."""
+        return not (self.facts or self.progress.call or self.progress.crashes or self.unreadable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,8 @@ async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: flo
         facts=facts,
         unreadable=unreadable,
         requester=stored.get(b"requester", b"").decode() or None,
+        age_s=(int(stored[b"deadline_ms"]) - int(remaining_ms) - int(stored[b"created_ms"])) / 1000,
+        discards=int(stored[b"discards"]),
     )
 
 

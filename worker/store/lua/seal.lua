@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
+-- prelude: ended
 -- prelude: fence
 -- seal: the turn ends. Nothing of it changes any more, and the session goes on to its next turn.
 --
 -- KEYS 1 turn record; 2 text; 3 journal; 4 outputs; 5 queue; 6 history; 7 session record; 8 due; 9 live; 10 log;
---      11 approvals; 12 waiting
+--      11 approvals; 12 waiting; 13 the turns that ended so
 -- ARGV 1..5 fence; 6 event id; 7 outcome; 8 reason or ''; 9 failure (JSON) or ''; 10 correlation id; 11 totals (JSON);
 --      12 the session's member of due; 13 the turn's; 14 what the ids of its approvals begin with; 15 retention in
 --      seconds; 16.. outputs (JSON, in order)
@@ -25,6 +26,7 @@ redis.call('LREM', KEYS[5], 1, ARGV[2])
 redis.call('RPUSH', KEYS[6], ARGV[2])
 redis.call('LTRIM', KEYS[6], -1000, -1)
 redis.call('ZREM', KEYS[9], ARGV[2])
+list_ended(KEYS[13], ARGV[2], turn.now, ARGV[15])
 redis.call('ZREM', KEYS[8], ARGV[13])
 for name in string.gmatch(redis.call('HGET', KEYS[11], 'pending') or '', '%S+') do
   redis.call('ZREM', KEYS[12], ARGV[14] .. name)
