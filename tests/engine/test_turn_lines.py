@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,6 +170,24 @@ async def test_each_call_each_attempt_and_the_turn_leave_one_line_with_ids_count
     assert seal["duration_s"] == pytest.approx((turn.sealed_ms - turn.created_ms) / 1000, abs=0.5)
 
 
+def documented() -> dict[str, set[str]]:
+    """The fields of each event that the runbook lists."""
+    text = (Path(__file__).resolve().parents[2] / "ops" / "runbooks" / "log-lines.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", text, re.MULTILINE)
+    return {event: set(re.findall(r"`(\w+)`", fields)) for event, fields in rows}
+
+
+@pytest.mark.requirement("seeing:lines:documented")
+async def test_the_runbook_tells_the_fields_of_each_line(
+    real_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: Lines
+) -> None:
+    Site(tmp_path, monkeypatch).package("canaries", TOOLS, "echo = echo", "fails = fails")
+    await told(real_url, tmp_path, SCRIPT)
+    for event in ("turn_sealed", "call_completed", "call_discarded"):
+        for line in events(lines.lines, event):
+            assert line.keys() - {"at", "level", "event"} == documented()[event]
+
+
 @pytest.mark.requirement("seeing:lines:one-an-end")
 async def test_a_turn_that_fails_leaves_the_lines_of_its_attempts_and_one_of_its_end(
     real_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: Lines
@@ -268,6 +287,7 @@ async def test_a_turn_that_changes_its_process_leaves_a_line_of_the_hand_off_and
     [discard] = events(lines.lines, "call_discarded")
     assert (discard["turn"], discard["call"], discard["reason"]) == (submitted.turn, 1, "drain")
     [handed_off] = events(lines.lines, "turn_handed_off")
+    assert handed_off.keys() - {"at", "level", "event"} == documented()["turn_handed_off"]
     assert (handed_off["calls"], handed_off["attempts"], handed_off["epoch"]) == (0, 1, 1)
     [seal] = events(lines.lines, "turn_sealed")
     assert (seal["outcome"], seal["calls"], seal["attempts"], seal["epoch"]) == ("completed", 1, 2, 2)

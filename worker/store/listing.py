@@ -18,6 +18,7 @@ import redis.asyncio
 from worker.output.events import Outcome
 from worker.store import keys
 from worker.store.records import TurnRecord, record_of
+from worker.store.script import Script
 
 LIVE = ("queued", "running", "parked")
 """The states of a turn that has not ended."""
@@ -28,6 +29,7 @@ MOST = 10_000
 """Turns that are looked at for one answer."""
 
 _PAGE = 200
+_peek = Script("worker.store", "peek")
 _FIELDS = ("state", "outcome", "agent", "labels", "created_ms", "sealed_ms")
 
 
@@ -125,11 +127,13 @@ class _Merged:
             pipeline.zrangebyscore(name, self._since_ms, "+inf", **place)
 
 
+async def peek(redis: redis.asyncio.Redis, turns: Sequence[str], fields: Sequence[str]) -> list[list[bytes | None]]:
+    """Some fields of the records of these turns, in order."""
+    return await _peek(redis, [keys.turn_record(turn) for turn in turns], fields) if turns else []
+
+
 async def _matching(redis: redis.asyncio.Redis, turns: Sequence[str], wanted: Wanted) -> list[str]:
-    pipeline = redis.pipeline(transaction=False)
-    for turn in turns:
-        pipeline.hmget(keys.turn_record(turn), _FIELDS)
-    stored = zip(turns, await pipeline.execute(), strict=True)
+    stored = zip(turns, await peek(redis, turns, _FIELDS), strict=True)
     return [turn for turn, values in stored if values[0] and _matches(values, wanted)]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import redis.asyncio
 
 from worker.store import keys
-from worker.store.listing import MOST, OUTCOMES
+from worker.store.listing import MOST, OUTCOMES, peek
 
 _PAGE = 500
 _FIELDS = ("state", "session", "created_ms", "at", "lease_ms")
@@ -92,10 +92,7 @@ async def _count(redis: redis.asyncio.Redis, live: str, now_ms: int, most: int) 
         page: list[Any] = await redis.zrange(live, looked_at, min(looked_at + _PAGE, most) - 1)
         if not page:
             break
-        pipeline = redis.pipeline(transaction=False)
-        for turn in page:
-            pipeline.hmget(keys.turn_record(turn.decode()), _FIELDS)
-        for stored in await pipeline.execute():
+        for stored in await peek(redis, [turn.decode() for turn in page], _FIELDS):
             _add(counts, stored, now_ms)
         looked_at += len(page)
     for session, since_ms in counts.queued.items():
