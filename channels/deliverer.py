@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from channels import metrics
 from channels.delivery.model import Deferred, Delivery, Outcome, Unsent
 from channels.outbox import Outbox
 from worker import ids
@@ -45,11 +46,16 @@ class Deliverer:
         self._outboxes = outboxes
         self._sender = sender
         self._lease_s = lease_s
-        self._free = concurrency
+        self._concurrency = self._free = concurrency
         self._freed = asyncio.Event()
         self._wanted = False
         self._claiming = False
         self._stopping = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many attempts are under way."""
+        return self._concurrency - self._free
 
     async def drain(self) -> None:
         """Send everything that is due, and return when what this call claimed is settled.
@@ -109,8 +115,12 @@ class Deliverer:
             self._freed.set()
 
     async def _attempt(self, held: Delivery, lease_ends: float) -> Outcome | Unsent:
+        began_at = _now()
         try:
-            return await self._sender.send(held, lease_ends)
+            outcome = await self._sender.send(held, lease_ends)
+            if not isinstance(outcome, Unsent):
+                metrics.attempt_ended(_now() - began_at)
+            return outcome
         except StoreUnavailable as error:
             return Unsent(str(error))
         except Exception as error:  # noqa: BLE001 - our own bug must cost this delivery its attempts, not its life
@@ -122,12 +132,14 @@ class Deliverer:
     ) -> None:
         if isinstance(outcome, Unsent):
             await until_answered(lambda: outbox.release(held), going)
+            metrics.unsent()
             warn("delivery_unsent", delivery=held.id, turn=held.turn, reason=outcome.reason)
             return
         settled = await until_answered(lambda: outbox.settle(held, outcome), going)
         if settled is None:
             warn("delivery_lost", delivery=held.id, turn=held.turn)
             return
+        metrics.settled(settled.state, settled.code)
         tell = warn if settled.state == "dead" else info
         tell(
             "delivery_settled",

@@ -3,15 +3,6 @@
 What belongs here: storing what was decided, and only if nobody changed it meanwhile; reading it back. What must not be
 known here: which state follows which (that is `channels.delivery.machine`), receivers, the log's entries.
 
-    lw:{pNN}:dlv:<id>       hash: version, token, record (JSON); settled: the last settle, so that it can be repeated;
-                            entry:<n>: the words of the log entry that a dead letter stands for
-    lw:{pNN}:dlv-due        sorted set: id by the ms at which to look at it (its due time, or the end of its lease)
-    lw:{pNN}:dlv-dead       sorted set: id of a dead delivery by the ms of its death
-    lw:{pNN}:dlv-forget     sorted set: id of an ended delivery by the ms at which its record expires
-    lw:{pNN}:dlv-index      sorted set: every id, in log order
-    lw:{pNN}:claim:<token>  list: what a claim was given, kept as long as its lease
-    lw:{pNN}:relay          hash: the relay's lease and its cursor in the log
-
 A delivery that has not ended is always in `dlv-due`: whoever looks there next goes on with it, so none is forgotten.
 """
 
@@ -24,6 +15,7 @@ import redis.asyncio
 from channels.delivery import machine, model
 from channels.delivery.backoff import Backoff
 from channels.delivery.model import LIVE, Delivery, Outcome, State
+from channels.outbox_keys import OutboxKeys
 from worker import ids
 from worker.errors import ConfigurationError, StoreError
 from worker.store import keys
@@ -48,43 +40,6 @@ class RelayFenced(StoreError):
     """Another relay owns the log, or the cursor is not where this one left it: take the lease anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """The names of one partition's outbox."""
-
-    partition: int
-
-    def _of(self, name: str) -> str:
-        return f"lw:{{p{self.partition:02x}}}:{name}"
-
-    def record(self, delivery: str) -> str:
-        return self._of(f"dlv:{delivery}")
-
-    def memo(self, token: str) -> str:
-        return self._of(f"claim:{token}")
-
-    @property
-    def due(self) -> str:
-        return self._of("dlv-due")
-
-    @property
-    def dead(self) -> str:
-        return self._of("dlv-dead")
-
-    @property
-    def index(self) -> str:
-        return self._of("dlv-index")
-
-    @property
-    def relay(self) -> str:
-        return self._of("relay")
-
-    @property
-    def sets(self) -> tuple[str, str, str, str]:
-        """What every storing script is given, in the order of put.lua."""
-        return self.due, self.dead, self._of("dlv-forget"), self.index
-
-
 class Outbox:
     """The deliveries of one partition.
 
@@ -102,7 +57,7 @@ class Outbox:
     ) -> None:
         self.partition = partition
         self._redis = client
-        self._names = _Names(partition)
+        self._names = OutboxKeys(partition)
         self._lease_ms = round(lease_s * 1000)
         self._backoff = backoff
         self._chance = chance
@@ -208,7 +163,7 @@ async def listed(
     """At most `limit` deliveries, the newest first; of one state when it is given."""
     found: list[Delivery] = []
     for partition in range(partitions):
-        names = _Names(partition)
+        names = OutboxKeys(partition)
         source = names.dead if state == "dead" else names.index
         found += await _newest(client, names, source, limit, state)
     return sorted(found, key=lambda delivery: delivery.created_ms, reverse=True)[:limit]
@@ -237,25 +192,31 @@ async def replay(client: redis.asyncio.Redis, delivery: str) -> Delivery:
     return replayed
 
 
-def _names_of(delivery: str) -> _Names:
+def _names_of(delivery: str) -> OutboxKeys:
     partition = ids.partition_of(delivery) if delivery.startswith("dlv_") else None
     if partition is None:
         message = (
             f"delivery {delivery[:80]!r} is no delivery id: give dlv_ and 22 hex digits, as `lastword deliveries list`"
         )
         raise ConfigurationError(message)
-    return _Names(partition)
+    return OutboxKeys(partition)
 
 
 async def _store(  # noqa: PLR0913 - a step: where, from what, to what, when
-    client: redis.asyncio.Redis, names: _Names, old: Delivery, new: Delivery, now_ms: int, *, log: Sequence[str] = ()
+    client: redis.asyncio.Redis,
+    names: OutboxKeys,
+    old: Delivery,
+    new: Delivery,
+    now_ms: int,
+    *,
+    log: Sequence[str] = (),
 ) -> bool:
     arguments = [old.version, old.token, now_ms, *_stored(new)]
     return bool((await _SETTLE(client, [*names.sets, names.record(old.id), *log], arguments))[0])
 
 
 async def _newest(
-    client: redis.asyncio.Redis, names: _Names, source: str, limit: int, state: State | None
+    client: redis.asyncio.Redis, names: OutboxKeys, source: str, limit: int, state: State | None
 ) -> list[Delivery]:
     found: list[Delivery] = []
     offset = 0
@@ -269,7 +230,7 @@ async def _newest(
     return found[:limit]
 
 
-async def _read(client: redis.asyncio.Redis, names: _Names, deliveries: Sequence[str]) -> list[Delivery]:
+async def _read(client: redis.asyncio.Redis, names: OutboxKeys, deliveries: Sequence[str]) -> list[Delivery]:
     """Those of the deliveries that exist and that this version can read, in order."""
     pipeline = client.pipeline(transaction=False)
     for delivery in deliveries:

@@ -12,6 +12,7 @@ reason, and the cursor moves on.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from channels import metrics
 from channels.delivery.model import Delivery, well_formed
 from channels.loops import keep_going
 from channels.outbox import Outbox, RelayFenced
@@ -78,6 +79,9 @@ class Relay:
         except RelayFenced:
             warn("relay_fenced", partition=self._outbox.partition)
             return _RETRY_S
+        for entry in entries:
+            metrics.relayed("unreadable" if isinstance(entry, Unreadable) else entry.kind)
+        metrics.made(inserted)
         if inserted:
             info("deliveries_made", partition=self._outbox.partition, count=inserted)
             await self._wake()

@@ -16,8 +16,10 @@ from channels.settings import load_settings
 from channels.wiring import DeliveryProcess
 from worker.app import DELIVER, make_app, wake_delivery
 from worker.engine.loop import LoopThread
+from worker.engine.presence import Doing, Presence
 from worker.engine.shutdown import Shutdown
 from worker.observability import configure_logging, configure_sentry, fault, info
+from worker.store import connect
 
 settings = load_settings()
 # A task lasts as long as what it sends, so there are at most as many as attempts, and one that looks for more.
@@ -25,6 +27,12 @@ app = make_app(settings, concurrency=settings.delivery.concurrency + 1)
 _loop = LoopThread()
 _process = DeliveryProcess(settings, lambda: wake_delivery(app))
 _shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain))
+_presence = Presence(
+    connect.open_redis_sync(settings.redis()),
+    "delivery",
+    lambda: Doing(_process.in_flight, draining=_process.draining),
+    settings.metrics,
+)
 
 
 @app.task(name=DELIVER)
@@ -45,6 +53,7 @@ def _prepare(**_: Any) -> None:
     _loop.start()
     try:
         _loop.run(_process.start())
+        _presence.start(_loop.loop)
     except Exception as error:
         # Celery would swallow any other exception and go on without us.
         raise SystemExit(f"the delivery process cannot start: {error}") from error
@@ -64,6 +73,7 @@ def _drain(sig: str, **_: Any) -> None:
 
 @signals.worker_shutdown.connect
 def _stop(**_: Any) -> None:
+    _presence.stop()
     _loop.run(_process.stop())
     _loop.stop()
     info("delivery_process_stopped")

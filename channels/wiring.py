@@ -71,6 +71,16 @@ class DeliveryProcess:
         ]
         self._deliverer = Deliverer(self._outboxes, self._sender(), lease_s=lease_s, concurrency=delivery.concurrency)
 
+    @property
+    def in_flight(self) -> int:
+        """How many deliveries it attempts."""
+        return self._deliverer.in_flight
+
+    @property
+    def draining(self) -> bool:
+        """Whether `drain` was called."""
+        return self._stop.is_set()
+
     def begin(self) -> None:
         """Start the relays, the sweeper and the pulse. To be called on the event loop; `stop` ends them."""
         loop = asyncio.get_running_loop()

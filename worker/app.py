@@ -18,6 +18,7 @@ RUN_TURN = "worker.run_turn"
 DELIVER = "channels.deliver"
 TURNS_QUEUE = "turns"
 DELIVERY_QUEUE = "delivery"
+_LOOK_TIMEOUT_S = 3
 
 
 def make_app(settings: "WorkerSettings", *, concurrency: int) -> Celery:
@@ -62,6 +63,26 @@ def wake_session(app: Celery, session: str) -> None:
 def wake_delivery(app: Celery) -> None:
     """Tell the delivery processes that a delivery may be due. Loss is harmless: the outbox knows it too."""
     app.send_task(DELIVER, queue=DELIVERY_QUEUE, retry=False)
+
+
+def queue_depths(broker: str) -> dict[str, int]:
+    """How many wake-ups wait in each queue of the broker at that URL. Blocks for some seconds at most.
+
+    Raises what kombu raises when the broker does not answer.
+    """
+    timeouts = {"socket_timeout": _LOOK_TIMEOUT_S, "socket_connect_timeout": _LOOK_TIMEOUT_S}
+    options = _transport_options(broker) | timeouts
+    depths: dict[str, int] = {}
+    with Connection(broker, connect_timeout=_LOOK_TIMEOUT_S, transport_options=options) as connection:
+        for name in (TURNS_QUEUE, DELIVERY_QUEUE):
+            channel: Any = connection.channel()
+            try:
+                depths[name] = channel.queue_declare(name, passive=True).message_count
+            except connection.channel_errors:  # it is not there, as in Redis every empty one
+                depths[name] = 0
+            else:
+                channel.close()
+    return depths
 
 
 def _transport_options(broker: str) -> dict[str, Any]:

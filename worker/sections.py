@@ -226,6 +226,23 @@ class ProviderHealthSettings(Section):
     skip_s: float = amount(60, 1, 86400, "seconds", "How long it is skipped.")
 
 
+class MetricsSettings(Section):
+    """How a process tells that it lives, and its figures."""
+
+    report_s: float = amount(
+        5, 0.2, 60, "seconds", "Time between two reports of a process; one that misses three is taken for gone."
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address of the port below.")
+    port: int = amount(
+        0,
+        0,
+        65535,
+        "none",
+        "Port on which a turns or delivery process answers /livez, /readyz and /metrics itself; each process needs "
+        "one of its own. 0: none.",
+    )
+
+
 class AgentSettings(Section):
     """Who answers: instructions, model and tools."""
 

@@ -22,6 +22,7 @@ from worker.sections import (
     ApprovalSettings,
     CompactionSettings,
     McpSettings,
+    MetricsSettings,
     OfferedName,
     ProviderHealthSettings,
     ProviderSettings,
@@ -122,6 +123,7 @@ class WorkerSettings(BaseSettings):
     turns: TurnSettings = Field(default=TurnSettings(), description="Limits of a turn.")
     lease: LeaseSettings = Field(default=LeaseSettings(), description="Driving and taking over.")
     staging: StagingSettings = Field(default=StagingSettings(), description="Live readers.")
+    metrics: MetricsSettings = Field(default=MetricsSettings(), description="Seeing the processes.")
     processes: ProcessSettings = Field(default=ProcessSettings(), description="Size of a process.")
 
     @classmethod

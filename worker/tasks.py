@@ -13,9 +13,11 @@ from celery import signals
 
 from worker.app import RUN_TURN, make_app, wake_session
 from worker.engine.loop import LoopThread
+from worker.engine.presence import Doing, Presence
 from worker.engine.shutdown import Shutdown
 from worker.observability import configure_logging, configure_sentry, fault, info
 from worker.settings import load_settings
+from worker.store import connect
 from worker.wiring import TurnProcess
 
 settings = load_settings()
@@ -23,6 +25,12 @@ app = make_app(settings, concurrency=settings.processes.turns_concurrency)
 _loop = LoopThread()
 _process = TurnProcess(settings, lambda session: wake_session(app, session))
 _shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain), settings.processes.drain_s)
+_presence = Presence(
+    connect.open_redis_sync(settings.redis()),
+    "turns",
+    lambda: Doing(_process.turns, draining=_process.draining),
+    settings.metrics,
+)
 
 
 @app.task(name=RUN_TURN)
@@ -43,6 +51,7 @@ def _start(**_: Any) -> None:
     _loop.start()
     try:
         _loop.run(_process.start())
+        _presence.start(_loop.loop)
     except Exception as error:  # Celery passes over whatever a signal's receiver raises, but not over an exit
         raise SystemExit(f"the turns process cannot start: {error}") from error
     info("turns_process_started", concurrency=settings.processes.turns_concurrency)
@@ -60,6 +69,7 @@ def _drain(sig: str, **_: Any) -> None:
 
 @signals.worker_shutdown.connect
 def _stop(**_: Any) -> None:
+    _presence.stop()
     _loop.run(_process.stop())
     _loop.stop()
     info("turns_process_stopped")

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from time import monotonic
 
-from worker import ids
+from worker import ids, metrics
 from worker.assembly import health_rules
 from worker.codecs.messages import Message
 from worker.drivers import DriverMaker
@@ -101,6 +101,11 @@ class TurnProcess:
             await self._redis.aclose()
 
     @property
+    def turns(self) -> int:
+        """How many turns it drives."""
+        return len(self._drivers)
+
+    @property
     def draining(self) -> bool:
         """Whether `drain` was called."""
         return self._draining
@@ -170,6 +175,7 @@ class TurnProcess:
         if grant is None:
             return None
         tell_of_claim(grant)
+        metrics.turn_claimed(grant.came, grant.age_s)
         try:
             await self._drive(grant, claimed_at)
         except Rewound:  # the store still knows us by this nonce, and what it knows is what stands

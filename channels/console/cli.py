@@ -109,15 +109,36 @@ def submit_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     raise typer.Exit(submit.run_submit(load_settings(), message, as_json=as_json))
 
 
-@turns_app.command("list", epilog="Example: lastword turns list")
-def turns_list(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most that many.")] = 50, as_json: Json = False
-) -> None:
-    """List the turns that have not ended, the oldest first. With --json one object a line."""
-    from channels.console import turns
+@app.command("status", epilog="Example: lastword status --json")
+def status_command(as_json: Json = False) -> None:
+    """Show what runs, waits, is parked and is dead, and which processes live. Exit code 1: something needs a person."""
+    from channels.console import status
     from channels.settings import load_settings
 
-    raise typer.Exit(turns.run_list(load_settings(), limit, as_json=as_json))
+    raise typer.Exit(status.run_status(load_settings(), as_json=as_json))
+
+
+@turns_app.command("list", epilog="Example: lastword turns list --state failed --since 2h --label team=ops")
+def turns_list(  # noqa: PLR0913, PLR0917 - one parameter an option
+    state: Annotated[
+        str | None,
+        typer.Option(help="queued, running, parked, sealed (all that ended), an outcome, or all. Not set: not ended."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="AGO|TIME", help="Submitted, or ended, since then: 2h, or ISO 8601.")
+    ] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only those with this label.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most that many.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List turns: those that have not ended, the oldest first, or those that have, the latest first."""
+    from channels.console import turns
+    from channels.console.asked_turns import Asked
+    from channels.settings import load_settings
+
+    asked = Asked(state, since, tuple(label or ()), agent)
+    raise typer.Exit(turns.run_list(load_settings(), asked, limit, as_json=as_json))
 
 
 @turns_app.command("replay", epilog="Example: lastword turns replay turn_00f3a1b2c3d4e5f6071829")

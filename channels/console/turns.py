@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from channels.console import exits
+from channels.console.asked_turns import Asked, wanted_of
 from channels.console.joined import Client, Joined, ask
 from channels.console.terminal import cleaner, open_console
 from channels.settings import Settings
@@ -22,20 +23,28 @@ from worker.app import make_app, wake_session
 from worker.errors import ConfigurationError
 from worker.output import events
 from worker.output.events import Output
-from worker.store import outputs, records
+from worker.store import listing, outputs, records
 from worker.store.records import TurnRecord
 
+_STYLES = {"parked": "yellow", "incomplete": "yellow", "failed": "red", "dead": "red"}
 
-def run_list(settings: Settings, limit: int, *, as_json: bool) -> int:
-    """Print the turns that have not ended; returns the exit code."""
+
+def run_list(settings: Settings, asked: Asked, limit: int, *, as_json: bool) -> int:
+    """Print the turns that were asked for; returns the exit code."""
 
     async def listed(there: Joined, client: Client) -> int:
-        found = await records.unsealed_turns(client, there.settings.partitions, limit)
+        seconds, microseconds = await client.time()
+        wanted = wanted_of(asked, now_ms=seconds * 1000 + microseconds // 1000)
+        found = await listing.find(client, there.settings.partitions, wanted, limit)
         if as_json:
-            sys.stdout.writelines(json.dumps(head_of(record), ensure_ascii=False) + "\n" for record in found)
+            sys.stdout.writelines(json.dumps(head_of(record), ensure_ascii=False) + "\n" for record in found.turns)
         else:
             console = open_console()
-            console.print(_list_of(found, cleaner(console)) if found else "no turns that go on")
+            nothing = "no such turns" if wanted.outcomes or asked.narrows else "no turns that go on"
+            console.print(_list_of(found.turns, cleaner(console)) if found.turns else nothing)
+        if found.stopped:
+            words = f"stopped after {found.looked_at} turns, there are more: narrow it with --since or --state"
+            open_console(stderr=True).print(words, style="yellow", soft_wrap=True)
         return exits.OK
 
     return ask(settings, listed)
@@ -113,14 +122,17 @@ def _list_of(found: Sequence[TurnRecord], clean: Callable[[str], str]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name, widest in (("turn", max(len(record.turn) for record in found)), ("state", len("running"))):
         table.add_column(name, no_wrap=True, min_width=widest)  # half an id is of no use
-    for name in ("session", "agent", "source", "created"):
+    for name in ("session", "agent", "source", "created", "ended"):
         table.add_column(name, overflow="fold")
     for record in found:
-        created = datetime.fromtimestamp(record.created_ms / 1000, UTC).isoformat(timespec="seconds")
-        cells = (record.session, record.agent, record.source, created)
-        state = Text(record.state, "yellow" if record.state == "parked" else "")
+        cells = (record.session, record.agent, record.source, _at(record.created_ms), _at(record.sealed_ms))
+        state = Text(record.outcome or record.state, _STYLES.get(record.outcome or record.state, ""))
         table.add_row(record.turn, state, *(Text(clean(cell)) for cell in cells))
     return table
+
+
+def _at(ms: int | None) -> str:
+    return "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def table_of(emitted: Sequence[Output], clean: Callable[[str], str] = str) -> Table:

@@ -19,6 +19,7 @@ COMMANDS = (
     "up",
     "run",
     "submit",
+    "status",
     "turns list",
     "turns show",
     "turns cancel",

@@ -23,8 +23,9 @@ from worker.output.events import (
     TurnCompletedOutput,
 )
 from worker.store.cancels import Cancellation
+from worker.store.listing import Wanted, find
 from worker.store.outputs import all_outputs
-from worker.store.records import TurnRecord, read_turn, unsealed_turns
+from worker.store.records import TurnRecord, read_turn
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -280,7 +281,7 @@ async def test_a_turn_of_lastword_run_that_is_cancelled_ends_with_6(tmp_path: Pa
             *arguments, cwd=stack.folder, env=stack.environment, stdout=asyncio.subprocess.PIPE
         )
         await provider.transcript.wait_for_request(1, WITHIN_S * 30)
-        (record,) = await unsealed_turns(stack.client, stack.settings.partitions, 10)
+        (record,) = (await find(stack.client, stack.settings.partitions, Wanted(), 10)).turns
         await cancel(stack, record.turn)
         async with asyncio.timeout(30):
             out, _ = await ran.communicate()

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from time import monotonic
 from typing import Any
 
+from worker import metrics
 from worker.codecs.events import ToolCall
 from worker.codecs.messages import Request
 from worker.engine.health import ProviderHealth
-from worker.engine.recording import Recording
+from worker.engine.recording import Asked, Recording
 from worker.engine.toolbox import Toolbox
 from worker.errors import Fenced, InboxChanged
 from worker.observability import info, warn
@@ -66,7 +67,6 @@ class TurnDriver:
         self._tools: set[asyncio.Task[None]] = set()
         self._has_tick = False
         """A look at the clock is queued. A second one would keep the first from ever coming to its turn."""
-        self._call_opened = 0.0
 
     # What the heartbeat and the process tell; all on the event loop.
 
@@ -181,7 +181,7 @@ class TurnDriver:
                 if self._reader is not None:
                     self._reader.cancel()
             case c.CommitCall():
-                await self._recording.commit(command, self._call_opened)
+                await self._recording.commit(command)
             case c.DiscardCall():
                 await self._recording.discard(command)
             case c.RunTools() | c.StopTools():
@@ -196,8 +196,7 @@ class TurnDriver:
                 await self._recording.seal(command)
                 self._ended = True
             case c.HandOff():
-                await self._accumulator.release()
-                info("turn_handed_off", turn=self._grant.turn)
+                await self._recording.hand_off()
                 self._ended = True
             case c.Warn(event, fields):
                 warn(event, turn=self._grant.turn, session=self._grant.session, **dict(fields))
@@ -217,13 +216,19 @@ class TurnDriver:
 
     async def _read(self, provider: str, request: Request, call: int, attempt: int) -> None:
         await self._hold_valid()
-        self._call_opened = monotonic()
+        asked = Asked(monotonic())
+        if call:  # not beside the turn
+            self._recording.asked = asked
         self._tell(Sent(call, attempt))
-        self._reader = self._spawn(self._pump(self._attempt(provider, request, call, attempt)))
+        self._reader = self._spawn(self._pump(self._attempt(provider, request, call, attempt), asked))
 
-    async def _pump(self, events: AsyncIterator[list[Event]]) -> None:
+    async def _pump(self, events: AsyncIterator[list[Event]], asked: Asked) -> None:
+        before = 0.0
         async for batch in events:
             arrived = monotonic()
+            if before and arrived - before > asked.longest_gap_s:
+                asked.longest_gap_s = arrived - before
+            before = arrived
             for event in batch:
                 self._queue.put_nowait((arrived, event))
 
@@ -257,6 +262,7 @@ class TurnDriver:
         if decisions:
             self._tell(Decided(decisions))
             return
+        metrics.turn_parked()
         info("turn_parked", turn=self._grant.turn, session=self._grant.session)
         self._ended = True
 

@@ -21,6 +21,7 @@ from typing import Protocol
 
 import redis
 
+from worker import metrics
 from worker.engine.health import ProviderHealth
 from worker.engine.wakes import Wakes
 from worker.observability import fault, info, warn
@@ -177,13 +178,16 @@ class Heartbeat:
             step()
         except (redis.RedisError, OSError) as error:
             self._calm_from = monotonic() + self._limits.ttl_s
+            metrics.heartbeat_missed("redis")
             warn("heartbeat_lost_redis", error=type(error).__name__)
         except Exception as error:  # noqa: BLE001 - a thread that ended would take every turn of the process with it
+            metrics.heartbeat_missed("fault")
             fault("heartbeat_failed", error)
 
     def _renew(self) -> None:
         if not self._loop_ticks():
             self._calm_from = monotonic() + self._limits.ttl_s
+            metrics.heartbeat_missed("loop")
             warn("heartbeat_loop_is_stuck", within_s=self._limits.renew_s)
             return
         with self._lock:
@@ -192,7 +196,9 @@ class Heartbeat:
         for partition in {one.partition for one in held.values()}:
             mine = [(turn, one.nonce) for turn, one in held.items() if one.partition == partition]
             sent_at = monotonic()
-            for renewal in lease.renew(self._client, partition, mine, self._limits.ttl_s):
+            renewals = lease.renew(self._client, partition, mine, self._limits.ttl_s)
+            metrics.leases_renewed(monotonic() - sent_at)
+            for renewal in renewals:
                 self._take(renewal, held[renewal.turn], sent_at)
         if self._health is not None:
             self._exchange_health(self._health)

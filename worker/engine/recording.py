@@ -4,8 +4,11 @@ What belongs here: each recording command as a step of the store, and the line t
 What must not be known here: what comes before and after it.
 """
 
+from dataclasses import dataclass
 from time import monotonic
 
+from worker import metrics
+from worker.codecs.events import Usage
 from worker.engine.health import ProviderHealth
 from worker.ids import approval_of, correlation_of
 from worker.observability import info, warn
@@ -42,13 +45,29 @@ def tell_of_claim(grant: Grant) -> None:
     )
 
 
+@dataclass(slots=True)
+class Asked:
+    """A request that is out. `at`: since when, by the monotonic clock. `longest_gap_s`: between two of its chunks."""
+
+    at: float
+    longest_gap_s: float = 0.0
+
+
 class Recording:
-    """Records the commands of one granted turn. Raises what the accumulator raises."""
+    """Records the commands of one granted turn. Raises what the accumulator raises.
+
+    `asked`: the last request of a call that went out here; None: none has.
+    """
 
     def __init__(self, grant: Grant, accumulator: ExecutionOutputAccumulator, health: ProviderHealth) -> None:
         self._grant = grant
         self._accumulator = accumulator
         self._health = health
+        self._began_at = monotonic()
+        self._completed = sum(isinstance(fact, Committed) for fact in grant.facts)
+        self._discarded = grant.discards
+        self._provider = grant.progress.provider
+        self.asked: Asked | None = None
 
     async def open(self, command: c.OpenCall) -> None:
         """An attempt begins. Raises `InboxChanged` where the messages that it carries wait no more as they did."""
@@ -62,8 +81,8 @@ class Recording:
             carries=command.carries,
         )
 
-    async def commit(self, command: c.CommitCall, asked_at: float) -> None:
-        """A call completed. `asked_at`: when its request went out, by the monotonic clock."""
+    async def commit(self, command: c.CommitCall) -> None:
+        """A call completed."""
         fact = Committed(
             command.call,
             command.attempt,
@@ -74,11 +93,22 @@ class Recording:
             command.provider,
             command.echo,
         )
+        asked = self.asked or Asked(monotonic())
+        took_s, gap_s = monotonic() - asked.at, asked.longest_gap_s
+        sent_at = monotonic()
         await self._accumulator.commit(fact, command.totals, outputs.of_commit(command), command.joined)
+        commit_s = monotonic() - sent_at
         self._health.completed(command.provider)
+        self._completed += 1
+        self._provider = command.provider
+        first_content_s = command.timing.surviving_first_delta_s
+        metrics.call_completed(command.provider, took_s, first_content_s, gap_s, commit_s)
+        if command.usage is not None:
+            metrics.tokens_used(command.provider, _tokens(command.usage))
         info(
             "call_completed",
             turn=self._grant.turn,
+            session=self._grant.session,
             call=command.call,
             attempt=command.attempt,
             provider=command.provider,
@@ -88,7 +118,10 @@ class Recording:
             characters=len(command.text),
             input_tokens=command.usage.input_tokens if command.usage else None,
             output_tokens=command.usage.output_tokens if command.usage else None,
-            took_s=round(monotonic() - asked_at, 3),
+            first_content_s=_ms(first_content_s),
+            took_s=_ms(took_s),
+            longest_gap_s=_ms(gap_s),
+            commit_s=_ms(commit_s),
         )
 
     async def discard(self, command: c.DiscardCall) -> None:
@@ -104,6 +137,31 @@ class Recording:
             streamed=command.streamed,
             died="" if command.resumes_spent is None else command.provider,
         )
+        is_others = command.reason == "takeover"
+        if is_others and not self._grant.progress.is_open:
+            return  # a takeover discards in any case; there was nothing
+        asked = None if is_others else self.asked
+        self._discarded += 1
+        self._provider = command.provider or self._provider
+        metrics.attempt_discarded(
+            self._provider,
+            command.reason,
+            asked.longest_gap_s if asked else None,
+            resumed=command.resumes_spent is not None,
+        )
+        warn(
+            "call_discarded",
+            turn=self._grant.turn,
+            session=self._grant.session,
+            call=command.call,
+            attempt=command.attempt,
+            provider=self._provider or None,
+            reason=command.reason,
+            bytes=command.streamed_bytes,
+            resumes_spent=command.resumes_spent,
+            took_s=_ms(monotonic() - asked.at) if asked else None,
+            longest_gap_s=_ms(asked.longest_gap_s) if asked else None,
+        )
 
     async def fact(self, command: c.RecordToolResult | c.RecordCompaction) -> None:
         """A tool has ended, or was answered without running; or the conversation was made shorter."""
@@ -112,6 +170,7 @@ class Recording:
         else:
             fact = ToolEnded(command.call, command.index, command.result, command.failure)
             await self._accumulator.record(fact, outputs.of_tool_result(command))
+            metrics.tool_ended(command.failure)
 
     async def ask(self, command: c.AskApproval, expire_s: float) -> None:
         """A person is asked, and has `expire_s` seconds to decide."""
@@ -119,6 +178,13 @@ class Recording:
         approval = approval_of(self._grant.turn, command.call, command.index)
         request = outputs.of_ask(command, approval, self._grant.requester)
         await self._accumulator.ask_approval(fact, request, expire_s)
+        metrics.approval_asked()
+
+    async def hand_off(self) -> None:
+        """Another process goes on with the turn."""
+        await self._accumulator.release()
+        metrics.turn_handed_off()
+        info("turn_handed_off", turn=self._grant.turn, session=self._grant.session, **self._so_far())
 
     async def seal(self, command: c.Seal) -> None:
         """The turn has ended."""
@@ -127,13 +193,51 @@ class Recording:
         await self._accumulator.seal(
             command.outcome, command.reason, failure, correlation, command.totals, outputs.of_seal(command, correlation)
         )
+        code = failure.code if failure else None
+        metrics.turn_sealed(command.outcome, code, self._grant.agent, self._age_s())
+        totals = command.totals
         info(
             "turn_sealed",
             turn=self._grant.turn,
             session=self._grant.session,
             outcome=command.outcome,
             reason=command.reason,
-            code=failure.code if failure else None,
+            code=code,
             correlation_id=correlation if failure else None,
-            discarded_resume_attempts=command.totals.discarded_resume_attempts,
+            discarded_resume_attempts=totals.discarded_resume_attempts,
+            input_tokens=totals.input_tokens,
+            output_tokens=totals.output_tokens,
+            total_tokens=totals.total_tokens,
+            agent=self._grant.agent,
+            source=self._grant.source,
+            **self._so_far(),
         )
+
+    def _age_s(self) -> float:
+        return self._grant.age_s + monotonic() - self._began_at
+
+    def _so_far(self) -> dict[str, float | str | None]:
+        """What the turn has come to. `duration_s`: since its submit; `calls` completed, of `attempts` that ended."""
+        return {
+            "duration_s": _ms(self._age_s()),
+            "calls": self._completed,
+            "attempts": self._completed + self._discarded,
+            "crashes": self._grant.progress.crashes,
+            "epoch": self._grant.epoch,
+            "provider": self._provider or None,
+        }
+
+
+def _tokens(usage: Usage) -> dict[str, int | None]:
+    return {
+        "input": usage.input_tokens,
+        "output": usage.output_tokens,
+        "cached_input": usage.cached_input_tokens,
+        "cache_write_input": usage.cache_write_input_tokens,
+        "reasoning": usage.reasoning_tokens,
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    """To the millisecond."""
+    return None if seconds is None else round(seconds, 3)

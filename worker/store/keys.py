@@ -22,6 +22,9 @@ What belongs here: names and their hash tags. What must not be known here: what 
                                  taken over
     lw:{pNN}:log                 stream: the partition's output log, read by the relay
     lw:{pNN}:idem:<key>          hash: what an idempotency key stands for
+    lw:{pNN}:ended:<outcome>     sorted set: turn that ended so, the ms of its seal
+    lw:processes                 sorted set: a process that lives, the ms at which it is taken for gone
+    lw:process:<process>         hash: what a process last told of itself
     lw:health                    sorted set: a provider that is left alone, the ms until which
     lw:health:<provider>         hash: of late its deaths and completions; the ms until which it is left alone
     lw:health-answer:<process>   string: the number of a process's last report on providers, and its answer
@@ -35,6 +38,7 @@ from worker.errors import ConfigurationError
 
 META = "lw:meta"
 HEALTH = "lw:health"
+PROCESSES = "lw:processes"
 DUE_LEASE = "lease:"
 DUE_APPROVAL = "approval:"
 
@@ -126,6 +130,11 @@ def cancels(partition: int) -> str:
     return f"{_tag(partition)}:cancels"
 
 
+def ended(partition: int, outcome: str) -> str:
+    """The turns of a partition that ended so."""
+    return f"{_tag(partition)}:ended:{outcome}"
+
+
 def waiting(partition: int) -> str:
     """The approvals of a partition that nobody has decided."""
     return f"{_tag(partition)}:waiting"
@@ -144,6 +153,11 @@ def log(partition: int) -> str:
 def idempotency(key: str, partitions: int) -> str:
     """What an idempotency key stands for."""
     return f"{_tag(ids.partition_of_session(key, partitions))}:idem:{key}"
+
+
+def process(process: str) -> str:
+    """What a process last told of itself."""
+    return f"lw:process:{process}"
 
 
 def health(provider: str) -> str:

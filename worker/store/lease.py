@@ -53,7 +53,8 @@ class Grant:
     `remaining_s`: seconds to the turn's deadline, negative when it has passed. `unreadable`: why the journal could not
     be read, or None; then `facts` are empty, and the turn can only be ended. `requester`: who alone may decide the
     approvals of the turn; None: anybody. `cancelled`: why the turn is to end as cancelled; None: it is not. `joins`,
-    `carried`: as in `TurnStart`. `suspect`: if this driver vanishes, the turn is to blame.
+    `carried`: as in `TurnStart`. `suspect`: if this driver vanishes, the turn is to blame. `age_s`: seconds since its
+    submit. `discards`: attempts that died so far.
     """
 
     turn: str
@@ -78,6 +79,8 @@ class Grant:
     carried: tuple[Joined, ...] = field(default=(), repr=False)
     came: Came = "first"
     suspect: bool = False
+    age_s: float = 0.0
+    discards: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,8 @@ def _granted(reply: list[Any], session: str, nonce: str) -> Grant:
         ),
         came=_CAME.get(stored.get(b"came", b""), "first"),
         suspect=stored.get(b"suspect") == b"1",
+        age_s=(int(stored[b"deadline_ms"]) - int(remaining_ms) - int(stored[b"created_ms"])) / 1000,
+        discards=int(stored[b"discards"]),
     )
 
 

@@ -55,6 +55,18 @@ async def read_log(
     return [_read(entry, fields) for entry, fields in streams[0][1]] if streams else []
 
 
+async def behind(redis: redis.asyncio.Redis, partition: int, cursor: str) -> tuple[int, int | None]:
+    """How many entries the log holds, and since when (UTC ms) the first after `cursor` stands there.
+
+    None: there is none after it.
+    """
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.xlen(keys.log(partition))
+    pipeline.xrange(keys.log(partition), min=f"({cursor}", count=1)
+    entries, following = await pipeline.execute()
+    return entries, int(following[0][0].partition(b"-")[0]) if following else None
+
+
 async def trim_log(redis: redis.asyncio.Redis, partition: int, cursor: str) -> None:
     """Drop the entries before `cursor`, the last one that was dealt with; that one stays."""
     await redis.xtrim(keys.log(partition), minid=cursor, approximate=True)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import redis.asyncio
 
-from worker import ids
+from worker import ids, metrics
 from worker.errors import Fenced, InboxChanged, LocalProtocolError, Rewound, StoreFull, TurnCancelled, TurnSealed
 from worker.store.repeat import UNANSWERED, until_answered
 from worker.store.script import Argument, Script
@@ -154,6 +154,7 @@ class Ops:
         return (self._nonce, self._turn, *attempt, op)
 
     def _refuse(self, verb: str, op: int, reply: list[Any]) -> NoReturn:
+        metrics.verb_refused(reply[0].decode().lower())
         match reply:
             case [b"FENCED"]:
                 raise Fenced(f"{self._turn}: another driver owns the turn")

@@ -71,24 +71,12 @@ class TurnRecord:
 async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
     """The record of a turn, or None when there is none (any more)."""
     stored: Any = await redis.hgetall(keys.turn_record(turn))
-    return _record(turn, stored) if stored else None
+    return record_of(turn, stored) if stored else None
 
 
-async def unsealed_turns(redis: redis.asyncio.Redis, partitions: int, limit: int) -> list[TurnRecord]:
-    """The turns that have not ended, the oldest first, at most `limit`."""
-    turns: list[tuple[float, str]] = []
-    for partition in range(partitions):
-        live: Any = await redis.zrange(keys.live(partition), 0, limit - 1, withscores=True)
-        turns += [(submitted_ms, turn.decode()) for turn, submitted_ms in live]
-    oldest = [turn for _, turn in sorted(turns)[:limit]]
-    pipeline = redis.pipeline(transaction=False)
-    for turn in oldest:
-        pipeline.hgetall(keys.turn_record(turn))
-    found = zip(oldest, await pipeline.execute(), strict=True)
-    return [_record(turn, stored) for turn, stored in found if stored and stored[b"state"] != b"sealed"]
+def record_of(turn: str, stored: dict[bytes, bytes]) -> TurnRecord:
+    """The record of a turn, as its hash holds it."""
 
-
-def _record(turn: str, stored: dict[bytes, bytes]) -> TurnRecord:
     def told(name: str) -> Any:
         return stored.get(name.encode(), b"").decode() or None
 

@@ -7,11 +7,13 @@ A turn whose verb is under way is passed over. Nothing here is needed for the an
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
 
 import redis
 import redis.asyncio
 from redis.exceptions import NoScriptError
 
+from worker import metrics
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.ops import STAGE, Flight
 
@@ -51,11 +53,13 @@ class StagingTick:
         if not sending:
             return
         answers: Sequence[object] = [None] * len(sending)
+        sent_at = monotonic()
         try:
             answers = await self._send(sending)
         except (redis.RedisError, OSError):
             pass  # unanswered: each turn sends its op again, at the next tick or before its next verb
         finally:
+            metrics.staging_flushed(len(sending), monotonic() - sent_at)
             for (turn, _), answer in zip(sending, answers, strict=True):
                 turn.land(answer)
 

@@ -5,7 +5,8 @@
 --
 -- `end_turn(turn, beginning, outcome, event, call, retention)`: the turn (its `id`, `session` and `now`) leaves the
 -- queue for the history (which keeps the last 1,000; a turn that was merged is in that of the turn it joined), one log
--- entry tells of it, and its keys expire after the retention, in seconds. What a person was asked waits no more. If it
+-- entry tells of it, and its keys expire after the retention, in seconds; so does its place among those that ended so.
+-- What a person was asked waits no more. If it
 -- stood at the head of its queue, the session is due now if another turn waits; else it is due no more, and what it
 -- keeps expires with its last turn.
 local function end_turn(turn, beginning, outcome, event, call, retention)
@@ -19,6 +20,13 @@ local function end_turn(turn, beginning, outcome, event, call, retention)
   if outcome ~= 'merged' then
     redis.call('RPUSH', history, turn.id)
     redis.call('LTRIM', history, -1000, -1)
+  end
+  local ended = beginning .. 'ended:' .. outcome
+  redis.call('ZADD', ended, turn.now, turn.id)
+  redis.call('EXPIRE', ended, retention)
+  local over = string.format('%.0f', turn.now - retention * 1000)
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', ended, '-inf', over, 'LIMIT', 0, 10)) do
+    redis.call('ZREM', ended, old)
   end
   redis.call('ZREM', beginning .. 'live', turn.id)
   redis.call('ZREM', beginning .. 'cancels', turn.id)

@@ -1,0 +1,111 @@
+"""`/metrics`: what all living processes count, and what the store holds, in the text format of Prometheus.
+
+What belongs here: putting it together. What must not be known here: HTTP, how a survey is made.
+
+Each sample of a process gets the labels `role` and `process`; the state of the whole, read at the scrape, has neither.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import redis.asyncio
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.samples import Sample
+
+from channels.settings import Settings
+from channels.survey import Survey, look
+from worker.observability import warn
+from worker.store import processes
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+
+async def render(client: redis.asyncio.Redis, settings: Settings) -> bytes:
+    """The body of an answer to a scrape, of `CONTENT_TYPE`. Raises what redis-py raises."""
+    told = await processes.figures(client)
+    survey = await look(client, settings)
+    registry = CollectorRegistry()
+    registry.register(_Given([*_merged(told), *state(survey)]))
+    return generate_latest(registry)
+
+
+class _Given(Collector):
+    """Figures that are there already."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = list(metrics)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def _merged(told: Mapping[str, tuple[str, bytes]]) -> Iterator[Metric]:
+    merged: dict[str, Metric] = {}
+    for process, (role, figures) in told.items():
+        try:
+            for family in text_string_to_metric_families(figures.decode()):
+                into = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                into.samples += [_labelled(sample, role, process) for sample in family.samples]
+        except ValueError as error:  # of another version; the others' figures are worth having
+            warn("figures_unreadable", process=process, error=type(error).__name__)
+    yield from merged.values()
+
+
+def _labelled(sample: Sample, role: str, process: str) -> Sample:
+    return Sample(sample.name, {**sample.labels, "role": role, "process": process}, sample.value)
+
+
+def state(survey: Survey) -> Iterator[Metric]:
+    """What the store, the broker and the processes are like now."""
+    turns, deliveries = survey.turns, survey.deliveries
+    yield _by("turns", "Turns that have not ended, of the oldest some thousand.", "state", survey.states())
+    yield _one("turns_unsealed", "Turns that have not ended.", sum(each.unsealed for each in turns))
+    yield _one("turns_waiting", "Turns that a process should drive and none does.", sum(each.waiting for each in turns))
+    yield _one(
+        "turns_waiting_oldest_seconds",
+        "How long the first of them has waited.",
+        max(each.waiting_oldest_s for each in turns),
+    )
+    yield _by("turns_kept", "Turns that have ended and are stored.", "outcome", survey.kept())
+    yield _one("due", "Sessions and approvals at which someone should look now.", sum(each.due for each in turns))
+    yield _one("due_oldest_seconds", "How late the first of them is.", max(each.due_oldest_s for each in turns))
+    yield _one("approvals_waiting", "Tool calls that wait for a person.", sum(each.approvals for each in turns))
+    yield _one("deliveries_open", "Deliveries that have not ended.", sum(each.open for each in deliveries))
+    yield _one("deliveries_due", "Deliveries to be attempted now.", sum(each.due for each in deliveries))
+    yield _one(
+        "deliveries_due_oldest_seconds",
+        "How late the first of them is.",
+        max(each.due_oldest_s for each in deliveries),
+    )
+    yield _one("dead_letters", "Deliveries that were given up and are stored.", sum(each.dead for each in deliveries))
+    yield _one("log_entries", "Entries of the output log.", sum(each.log_entries for each in deliveries))
+    yield _one(
+        "relay_lag_seconds",
+        "How long the first entry that no relay has dealt with has waited.",
+        max(each.relay_lag_s for each in deliveries),
+    )
+    roles = sorted({each.told.role for each in survey.processes} | {"turns", "delivery"})
+    living = {role: len(survey.living(role)) for role in roles}
+    yield _by("processes", "Processes that live.", "role", living)
+    yield _one("broker_up", "1: the broker answers.", int(survey.broker is not None))
+    yield _by("broker_messages", "Wake-ups that wait in the broker.", "queue", survey.broker or {})
+    yield _by(
+        "provider_skipped", "1: this provider is left alone just now.", "provider", dict.fromkeys(survey.skipped_s, 1)
+    )
+    yield _one("redis_memory_bytes", "Memory that Redis uses.", survey.redis.memory_bytes)
+    yield _one("redis_memory_limit_bytes", "Its maxmemory; 0: none.", survey.redis.limit_bytes)
+    yield _one("redis_persists", "1: Redis writes its append-only file.", int(survey.redis.persists))
+
+
+def _one(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"lastword_{name}", text, value=value)
+
+
+def _by(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"lastword_{name}", text, labels=[label])
+    for value, count in values.items():
+        family.add_metric([value], count)
+    return family

@@ -1,0 +1,75 @@
+"""What is wrong in a survey and needs a person: pure.
+
+What belongs here: what is too many, too long, or missing, and what to do about it. What must not be known here: how a
+survey is made and shown.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from channels.survey import Survey
+
+WAITS_TOO_LONG_S = 60.0
+"""A turn or delivery that should go on at once waits a second or two, after a crash some ten."""
+
+MEMORY_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that does not mend itself. `code` for programs; `message` says what and what to do."""
+
+    code: str
+    message: str
+
+
+def faults(survey: Survey) -> list[Fault]:
+    """All that is wrong; none: nothing needs a person."""
+    return [*_of_processes(survey), *_of_ends(survey), *_of_waits(survey), *_of_servers(survey)]
+
+
+def _of_processes(survey: Survey) -> Iterator[Fault]:
+    waiting = sum(each.waiting for each in survey.turns)
+    if waiting and not survey.taking("turns"):
+        yield Fault("no_turns_process", f"{waiting} turns wait and no turns process takes them: start one")
+    due = sum(each.due for each in survey.deliveries)
+    lag = max((each.relay_lag_s for each in survey.deliveries), default=0.0)
+    if (due or lag) and not survey.taking("delivery"):
+        yield Fault("no_delivery_process", "outcomes wait and no delivery process reads or sends them: start one")
+
+
+def _of_ends(survey: Survey) -> Iterator[Fault]:
+    dead = survey.lately().get("dead", 0)
+    if dead:
+        yield Fault(
+            "dead_turns", f"{dead} turns took down their processes within a day: `lastword turns list --state dead`"
+        )
+    letters = sum(each.lately for each in survey.deliveries)
+    if letters:
+        yield Fault(
+            "dead_letters", f"{letters} deliveries were given up within a day: `lastword deliveries list --state dead`"
+        )
+
+
+def _of_waits(survey: Survey) -> Iterator[Fault]:
+    longest = max((each.waiting_oldest_s for each in survey.turns), default=0.0)
+    if longest > WAITS_TOO_LONG_S and survey.taking("turns"):
+        yield Fault("turns_wait", f"a turn has waited {longest:.0f} s for a process: start more turns processes")
+    due = max((each.due_oldest_s for each in survey.deliveries), default=0.0)
+    if due > WAITS_TOO_LONG_S and survey.taking("delivery"):
+        yield Fault("deliveries_wait", f"a delivery is {due:.0f} s late: start more delivery processes")
+    lag = max((each.relay_lag_s for each in survey.deliveries), default=0.0)
+    if lag > WAITS_TOO_LONG_S and survey.taking("delivery"):
+        yield Fault(
+            "relay_lags", f"the relay is {lag:.0f} s behind: look for relay_ in the log of the delivery processes"
+        )
+
+
+def _of_servers(survey: Survey) -> Iterator[Fault]:
+    if not survey.redis.persists:
+        yield Fault("not_persistent", "Redis writes no append-only file, or could not: `lastword doctor` looks closer")
+    if survey.redis.limit_bytes and survey.redis.memory_bytes > MEMORY_SHARE * survey.redis.limit_bytes:
+        share = survey.redis.memory_bytes / survey.redis.limit_bytes
+        yield Fault("memory", f"Redis has used {share:.0%} of its maxmemory: raise it, or let deliveries drain")
+    if survey.broker is None:
+        yield Fault("no_broker", "the broker does not answer: start it, or correct broker_url")

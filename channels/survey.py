@@ -1,0 +1,161 @@
+"""One look at the whole: turns, deliveries, the log, processes, the broker, Redis.
+
+What belongs here: what is asked, and how the answers of the partitions add up. What must not be known here: who looks,
+what is wrong (`channels.faults`).
+
+The look is bounded: a few pipelines a partition, and no more than some thousand records of turns.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis.asyncio
+
+from channels.outbox_keys import OutboxKeys
+from channels.settings import Settings
+from worker.app import queue_depths
+from worker.store import health, log, processes
+from worker.store import survey as turns
+from worker.store.processes import LivingProcess
+from worker.store.survey import TurnsSurvey
+
+LATELY_S = 86400.0
+"""Ended turns and dead letters that are younger count as late ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveriesSurvey:
+    """The outbox and the log of a partition. Ages in seconds; 0: there is none.
+
+    `open`: deliveries that have not ended; `due`: those that someone should attempt now. `dead`: dead letters, `lately`
+    those of the last day. `log_entries`: in the log, a few of them relayed already. `relay_lag_s`: how long the first
+    entry that is not has waited.
+    """
+
+    open: int
+    due: int
+    due_oldest_s: float
+    dead: int
+    lately: int
+    log_entries: int
+    relay_lag_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RedisState:
+    """`persists`: an append-only file is written, and the last write went well. `limit_bytes` 0: there is none."""
+
+    persists: bool
+    memory_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All of it.
+
+    `broker`: wake-ups that wait, by queue; None: it did not answer. `skipped_s`: providers that are left alone, and for
+    how many more seconds.
+    """
+
+    turns: Sequence[TurnsSurvey]
+    deliveries: Sequence[DeliveriesSurvey]
+    processes: Sequence[LivingProcess]
+    broker: Mapping[str, int] | None
+    redis: RedisState
+    skipped_s: Mapping[str, float]
+    now_ms: int
+
+    def states(self) -> dict[str, int]:
+        """Turns that have not ended, by their state."""
+        return _sum(each.states for each in self.turns)
+
+    def kept(self) -> dict[str, int]:
+        """Stored turns that have ended, by outcome."""
+        return _sum(each.kept for each in self.turns)
+
+    def lately(self) -> dict[str, int]:
+        """Turns that ended within the last day, by outcome."""
+        return _sum(each.lately for each in self.turns)
+
+    def living(self, role: str) -> list[LivingProcess]:
+        """The processes of that role that take work, or still do what they had taken."""
+        return [each for each in self.processes if each.told.role == role and not each.told.stopped]
+
+    def taking(self, role: str) -> list[LivingProcess]:
+        """The processes of that role that take work."""
+        return [each for each in self.living(role) if not each.told.draining]
+
+
+async def look(client: redis.asyncio.Redis, settings: Settings) -> Survey:
+    """Look at everything. Raises what redis-py raises."""
+    partitions = range(settings.partitions)
+    rules = health.HealthRules(
+        settings.provider_health.deaths, settings.provider_health.window_s, settings.provider_health.skip_s
+    )
+    broker = asyncio.ensure_future(_broker(settings.broker()))
+    try:
+        seconds, microseconds = await client.time()
+        standings = await health.standings(client, settings.providers, rules)
+        return Survey(
+            turns=[await turns.survey(client, partition, LATELY_S) for partition in partitions],
+            deliveries=[await _deliveries(client, partition) for partition in partitions],
+            processes=await processes.living(client),
+            redis=await _redis(client),
+            skipped_s={name: one.left_s for name, one in standings.items() if one.left_s is not None},
+            now_ms=seconds * 1000 + microseconds // 1000,
+            broker=await broker,
+        )
+    finally:
+        broker.cancel()
+
+
+async def _deliveries(client: redis.asyncio.Redis, partition: int) -> DeliveriesSurvey:
+    names = OutboxKeys(partition)
+    seconds, microseconds = await client.time()
+    now_ms = seconds * 1000 + microseconds // 1000
+    pipeline = client.pipeline(transaction=False)
+    pipeline.zcard(names.due)
+    pipeline.zcount(names.due, "-inf", now_ms)
+    pipeline.zrangebyscore(names.due, "-inf", now_ms, start=0, num=1, withscores=True)
+    pipeline.zcard(names.dead)
+    pipeline.zcount(names.dead, now_ms - LATELY_S * 1000, "+inf")
+    pipeline.hget(names.relay, "cursor")
+    not_ended, due, first, dead, lately, cursor = await pipeline.execute()
+    entries, waits_since_ms = await log.behind(client, partition, (cursor or b"0-0").decode())
+    return DeliveriesSurvey(
+        open=not_ended,
+        due=due,
+        due_oldest_s=(now_ms - first[0][1]) / 1000 if first else 0.0,
+        dead=dead,
+        lately=lately,
+        log_entries=entries,
+        relay_lag_s=0.0 if waits_since_ms is None else max(0, now_ms - waits_since_ms) / 1000,
+    )
+
+
+async def _broker(url: str) -> dict[str, int] | None:
+    try:
+        return await asyncio.to_thread(queue_depths, url)
+    except Exception:  # noqa: BLE001 - whatever the broker's client says, it may name the URL with its password
+        return None
+
+
+async def _redis(client: redis.asyncio.Redis) -> RedisState:
+    told: dict[str, Any] = await client.info("memory") | await client.info("persistence")
+    writes_well = told.get("aof_last_write_status") == "ok" and told.get("aof_last_bgrewrite_status") == "ok"
+    return RedisState(
+        persists=bool(told.get("aof_enabled")) and writes_well,
+        memory_bytes=int(told.get("used_memory", 0)),
+        limit_bytes=int(told.get("maxmemory", 0)),
+    )
+
+
+def _sum(counts: Any) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)

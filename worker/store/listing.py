@@ -1,0 +1,158 @@
+"""Finding turns by how they are or ended, when, for whom and with which labels.
+
+What belongs here: going through the indexes of turns in order, within bounds. What must not be known here: who asks,
+how the answer looks.
+
+Turns that have not ended come the oldest first, by their submit; after them those that have, the latest first, by their
+end.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any, get_args
+
+import redis.asyncio
+
+from worker.output.events import Outcome
+from worker.store import keys
+from worker.store.records import TurnRecord, record_of
+from worker.store.script import Script
+
+LIVE = ("queued", "running", "parked")
+"""The states of a turn that has not ended."""
+
+OUTCOMES: tuple[str, ...] = get_args(Outcome)
+
+MOST = 10_000
+"""Turns that are looked at for one answer."""
+
+_PAGE = 200
+_peek = Script("worker.store", "peek")
+_FIELDS = ("state", "outcome", "agent", "labels", "created_ms", "sealed_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which turns: in one of `states` (of `LIVE`), or ended with one of `outcomes`; and all of the rest, where given.
+
+    `since_ms`: submitted, or if it has ended, ended since then, UTC milliseconds of the store's clock.
+    """
+
+    states: Sequence[str] = LIVE
+    outcomes: Sequence[str] = ()
+    since_ms: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The turns that were found. `looked_at`: how many were looked at; `stopped`: there are more than could be."""
+
+    turns: list[TurnRecord]
+    looked_at: int
+    stopped: bool
+
+
+async def find(redis: redis.asyncio.Redis, partitions: int, wanted: Wanted, limit: int, *, most: int = MOST) -> Found:
+    """At most `limit` turns. No more than `most` are looked at."""
+    sources = []
+    if wanted.states:
+        live = [keys.live(partition) for partition in range(partitions)]
+        sources.append(_Merged(redis, live, wanted.since_ms, newest_first=False))
+    if wanted.outcomes:
+        ended = [keys.ended(partition, outcome) for partition in range(partitions) for outcome in wanted.outcomes]
+        sources.append(_Merged(redis, ended, wanted.since_ms, newest_first=True))
+    found: list[str] = []
+    looked_at = 0
+    for source in sources:
+        while len(found) < limit and looked_at < most and (page := await source.take(min(_PAGE, most - looked_at))):
+            looked_at += len(page)
+            found += await _matching(redis, page, wanted)
+    more = [source for source in sources if await source.take(1)] if looked_at >= most and len(found) < limit else []
+    return Found(await _whole(redis, found[:limit]), looked_at, stopped=bool(more))
+
+
+class _Merged:
+    """The turns of several sorted sets in the order of their scores, read page by page."""
+
+    def __init__(self, redis: redis.asyncio.Redis, names: Sequence[str], since_ms: int, *, newest_first: bool) -> None:
+        self._redis = redis
+        self._since_ms = since_ms
+        self._sign = -1 if newest_first else 1
+        self._offsets = dict.fromkeys(names, 0)
+        self._left = dict.fromkeys(names, 0)
+        self._empty = set(names)
+        self._heap: list[tuple[float, str, str]] = []
+
+    async def take(self, count: int) -> list[str]:
+        """The next turns, at most `count`; none: there are no more."""
+        taken: list[str] = []
+        while len(taken) < count:
+            await self._refill()
+            if not self._heap:
+                break
+            _, turn, name = heappop(self._heap)
+            taken.append(turn)
+            self._left[name] -= 1
+            if not self._left[name] and name in self._offsets:
+                self._empty.add(name)
+        return taken
+
+    async def _refill(self) -> None:
+        """A page of each set of which nothing is left: only then is it known which turn comes next."""
+        if not self._empty:
+            return
+        names = sorted(self._empty)
+        self._empty.clear()
+        pipeline = self._redis.pipeline(transaction=False)
+        for name in names:
+            self._ask(pipeline, name)
+        for name, page in zip(names, await pipeline.execute(), strict=True):
+            self._left[name] = len(page)
+            for turn, score in page:
+                heappush(self._heap, (self._sign * score, turn.decode(), name))
+            if len(page) < _PAGE:
+                del self._offsets[name]
+            else:
+                self._offsets[name] += _PAGE
+
+    def _ask(self, pipeline: Any, name: str) -> None:
+        place = {"start": self._offsets[name], "num": _PAGE, "withscores": True}
+        if self._sign < 0:
+            pipeline.zrevrangebyscore(name, "+inf", self._since_ms, **place)
+        else:
+            pipeline.zrangebyscore(name, self._since_ms, "+inf", **place)
+
+
+async def peek(redis: redis.asyncio.Redis, turns: Sequence[str], fields: Sequence[str]) -> list[list[bytes | None]]:
+    """Some fields of the records of these turns, in order."""
+    return await _peek(redis, [keys.turn_record(turn) for turn in turns], fields) if turns else []
+
+
+async def _matching(redis: redis.asyncio.Redis, turns: Sequence[str], wanted: Wanted) -> list[str]:
+    stored = zip(turns, await peek(redis, turns, _FIELDS), strict=True)
+    return [turn for turn, values in stored if values[0] and _matches(values, wanted)]
+
+
+def _matches(values: Sequence[bytes | None], wanted: Wanted) -> bool:
+    state, outcome, agent, labels, created_ms, sealed_ms = values
+    told = (outcome or b"").decode() if state == b"sealed" else (state or b"").decode()
+    if told not in (wanted.outcomes if state == b"sealed" else wanted.states):
+        return False
+    if int((sealed_ms if state == b"sealed" else created_ms) or 0) < wanted.since_ms:
+        return False
+    if wanted.agent is not None and (agent or b"").decode() != wanted.agent:
+        return False
+    has: dict[str, str] = json.loads(labels or b"{}") if wanted.labels else {}
+    return all(has.get(name) == value for name, value in wanted.labels.items())
+
+
+async def _whole(redis: redis.asyncio.Redis, turns: Sequence[str]) -> list[TurnRecord]:
+    pipeline = redis.pipeline(transaction=False)
+    for turn in turns:
+        pipeline.hgetall(keys.turn_record(turn))
+    found = zip(turns, await pipeline.execute(), strict=True)
+    return [record_of(turn, stored) for turn, stored in found if stored]
