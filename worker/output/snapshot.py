@@ -22,6 +22,8 @@ Place = tuple[int, int]
 NOWHERE: Place = (0, 0)
 """Before the first output."""
 
+State = Literal["queued", "running", "parked", "sealed"]
+
 _PLACE = re.compile(r"(0|[1-9][0-9]{0,15})-([1-9][0-9]{0,15})")
 
 Reason = Literal["joined", "unknown_id", "missed", "rewound"]
@@ -73,7 +75,7 @@ class Snapshot(BaseModel):
     seq: int
     at_ms: int
     epoch: int
-    state: Literal["queued", "running", "parked", "sealed"]
+    state: State
     outcome: Outcome | None = None
     marker: int
     text: str

@@ -5,8 +5,8 @@ what a text means.
 
 The stream id of an output is its time and number, <ms>-<seq>. A delta is stored as bare text in a field named after
 its attempt (`d1.2`: text of call 1, attempt 2; `h1.2`: thinking); all else as JSON. The text of a completed call stands
-once, in the turn's text; its output refers to it, and readers get it whole. Deltas are a view: only the latest 128 kB of
-a turn are kept (stage.lua), and a reader that meets a gap in the numbers joins anew.
+once, in the turn's text; its output refers to it, and readers get it whole. Deltas are a view: only the latest 128 kB
+of a turn are kept (stage.lua), and a reader that meets a gap in the numbers joins anew.
 """
 
 import json

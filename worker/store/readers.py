@@ -62,7 +62,7 @@ async def read_ending(redis: redis.asyncio.Redis, turn: str) -> list[Entry]:
 
 
 async def watch_all(redis: redis.asyncio.Redis, watch_s: Mapping[str, float]) -> dict[str, Watched | None]:
-    """Go on watching these turns, each for so many seconds (0: only ask), in one pipeline. None: there is no such turn."""
+    """Go on watching these turns, each for so many seconds (0: only ask), in one pipeline. None: no such turn."""
     turns = list(watch_s)
     answers = await _watch(redis, turns, watch_s)
     if any(isinstance(answer, NoScriptError) for answer in answers):
