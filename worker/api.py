@@ -7,6 +7,7 @@ Celery.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
+from typing import get_args
 
 import redis.asyncio
 
@@ -15,9 +16,10 @@ from worker.errors import ConfigurationError, LastwordError, StoreUnavailable
 from worker.observability import warn
 from worker.output.approvals import REFUSALS, Refusal
 from worker.settings import WorkerSettings
-from worker.store import approvals, inbox
+from worker.store import approvals, cancels, inbox
 from worker.store.approvals import PendingApproval, Resolution
-from worker.store.inbox import Submitted
+from worker.store.cancels import Cancellation
+from worker.store.inbox import OnBusy, Submitted
 from worker.store.repeat import UNANSWERED, until_answered
 
 MAX_PROMPT_BYTES = 1_000_000
@@ -27,6 +29,7 @@ MAX_KEY_CHARACTERS = 200
 MAX_PERSON_CHARACTERS = 200
 _LABEL = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 
+_NO_TURN = "turn {} is not known: it was never submitted here, or its keep_s is over"
 _OPTION = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
@@ -36,6 +39,10 @@ class ApprovalRefused(LastwordError):
     def __init__(self, code: Refusal) -> None:
         super().__init__(REFUSALS[code])
         self.code: Refusal = code
+
+
+class TurnNotFound(ConfigurationError):
+    """There is no such turn, or not any more. The message names it."""
 
 
 async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
@@ -52,39 +59,57 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     idempotency_key: str | None = None,
     watch_s: float = 0,
     requester: str | None = None,
+    joins: bool = False,
+    on_busy: OnBusy | None = None,
 ) -> Submitted:
     """Make a turn durable, then wake a turns process with `wake(session)`.
 
     `destinations`: names or URLs that the channels understand. `watch_s`: seconds for which live readers are
     expected from the start. `requester`: who alone may decide what the turn asks; None: anybody may. Submitting again
-    with the same `idempotency_key` gives the same turn. Raises `ConfigurationError` for bad input and
+    with the same `idempotency_key` gives the same turn.
+
+    `joins`: for chats: the message may join a turn that runs, after its tools, if that one was submitted so too; its
+    own turn then ends as `merged`. `on_busy`: where another turn of the session runs or waits: `queue` waits behind it,
+    `reject` raises `inbox.SessionBusy`, `interrupt` cancels the one at the head of the queue and waits behind the
+    others; None: as the setting `turns.on_busy` says. Raises `ConfigurationError` for bad input and
     `inbox.IdempotencyConflict` for a key that stands for another message.
     """
     session = ids.new_session() if session is None else session
     labels = dict(labels or {})
-    _check_requester(requester)
+    if requester is not None:
+        _check_person("requester", requester)
     _check(settings, prompt=prompt, agent=agent, session=session, labels=labels, key=idempotency_key)
-    await _ensure_meta(client, settings.partitions)
-    partition = ids.partition_of_session(session, settings.partitions)
-    submitted = await inbox.submit(
-        client,
-        inbox.NewTurn(
-            turn=ids.new_turn(partition),
-            session=session,
-            message=prompt,
-            agent=agent,
-            source=source,
-            labels=labels,
-            destinations=tuple(destinations),
-            idempotency_key=idempotency_key,
-            deadline_s=settings.turns.turn_deadline_s,
-            watch_s=watch_s,
-            requester=requester,
-        ),
-        settings.partitions,
+    new = inbox.NewTurn(
+        turn=ids.new_turn(ids.partition_of_session(session, settings.partitions)),
+        session=session,
+        message=prompt,
+        agent=agent,
+        source=source,
+        labels=labels,
+        destinations=tuple(destinations),
+        idempotency_key=idempotency_key,
+        deadline_s=settings.turns.turn_deadline_s,
+        watch_s=watch_s,
+        requester=requester,
+        joins=joins,
+        on_busy=_on_busy(settings, on_busy),
     )
+    await _ensure_meta(client, settings.partitions)
+    keep_s = round(settings.turns.keep_s)
+    return _woken(wake, await inbox.submit(client, new, settings.partitions, retention_s=keep_s))
+
+
+def _woken(wake: Callable[[str], None], submitted: Submitted) -> Submitted:
     _wake(wake, submitted.turn, submitted.session)
     return submitted
+
+
+def _on_busy(settings: WorkerSettings, chosen: str | None) -> OnBusy:
+    words: dict[str, OnBusy] = {word: word for word in get_args(OnBusy)}
+    word = chosen if chosen is not None else settings.turns.on_busy
+    if word not in words:
+        raise ConfigurationError(f"on_busy {word[:80]!r} is none of {', '.join(words)}: choose one of these")
+    return words[word]
 
 
 async def resolve_approval(  # noqa: PLR0913 - an answer consists of these
@@ -112,6 +137,27 @@ async def resolve_approval(  # noqa: PLR0913 - an answer consists of these
     if isinstance(answer, str):
         raise ApprovalRefused(answer)
     _wake(wake, answer.turn, answer.session)
+    return answer
+
+
+async def cancel_turn(
+    settings: WorkerSettings, client: redis.asyncio.Redis, *, turn: str, by: str, wake: Callable[[str], None]
+) -> Cancellation:
+    """Ask for the end of a turn, then wake a turns process with `wake(session)`: the session may go on.
+
+    `by`: who wants it, as the channel names people. When this returns, the request is on disk: no call and no tool of
+    the turn starts any more, and the turn ends `cancelled`, unless the answer shows that it had ended (or its whole
+    answer was committed) before. Asking again changes nothing. Raises `TurnNotFound`, `ConfigurationError` for bad
+    input, and `StoreUnavailable`.
+    """
+    _check_person("by", by)
+    if (ids.partition_of(turn) or 0) >= settings.partitions:
+        raise TurnNotFound(_NO_TURN.format(turn[:80]))
+    answer = await cancels.cancel(client, turn, by, round(settings.turns.keep_s))
+    if answer is None:
+        raise TurnNotFound(_NO_TURN.format(turn))
+    if answer.state in ("cancelled", "cancelling"):
+        _wake(wake, turn, answer.session)
     return answer
 
 
@@ -163,11 +209,6 @@ def _check(  # noqa: PLR0913 - see submit
     _check_text("idempotency_key", key or "")
     if key is not None and not 1 <= len(key) <= MAX_KEY_CHARACTERS:
         raise ConfigurationError(f"idempotency_key has {len(key)} characters: use 1 to {MAX_KEY_CHARACTERS}")
-
-
-def _check_requester(name: str | None) -> None:
-    if name is not None:
-        _check_person("requester", name)
 
 
 def _check_person(field: str, name: str) -> None:

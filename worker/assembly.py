@@ -106,6 +106,8 @@ def turn_start(
         asks=frozenset(name for name, tool in tools.items() if tool.approval == "ask"),
         max_tokens=agent.max_tokens,
         temperature=agent.temperature,
+        joins=grant.joins,
+        carried=grant.carried,
     )
 
 

@@ -14,7 +14,7 @@ from worker.codecs.messages import Message
 from worker.engine.driver import TurnDriver
 from worker.engine.health import ProviderHealth
 from worker.engine.recording import Recording
-from worker.errors import ConfigurationError, Fenced, StoreError, ToolsUnavailable
+from worker.errors import ConfigurationError, Fenced, StoreError, ToolsUnavailable, TurnCancelled
 from worker.observability import fault, warn
 from worker.sections import AgentSettings
 from worker.settings import WorkerSettings
@@ -79,11 +79,16 @@ class DriverMaker:
         if answer is not None:  # nobody and nothing is needed to end it
             await self._seal(grant, accumulator, verdict.ending(answer, (), may_nudge=False) or Ending("completed"))
             return None
+        if grant.cancelled is not None:
+            await self._seal(grant, accumulator, Ending("cancelled", grant.cancelled), "cancelled")
+            return None
         try:
             history = await self._history(grant, claimed_at + self._settings.lease.ttl_s)
             agent = self._settings.agent(grant.agent)
-            tools = await self._tools(grant, agent, claimed_at)
+            tools = await self._tools(grant, accumulator, agent, claimed_at)
             return self._driver(grant, agent, tools, history, accumulator, claimed_at + grant.remaining_s)
+        except TurnCancelled:
+            raise
         except ConfigurationError as error:
             failure = Failure("input", "not_configured", str(error))
         except ToolsUnavailable as error:
@@ -104,7 +109,9 @@ class DriverMaker:
         warn("turn_not_driven", turn=grant.turn, code=failure.code)
         return None
 
-    async def _tools(self, grant: Grant, agent: AgentSettings, claimed_at: float) -> Mapping[str, Tool]:
+    async def _tools(
+        self, grant: Grant, accumulator: ExecutionOutputAccumulator, agent: AgentSettings, claimed_at: float
+    ) -> Mapping[str, Tool]:
         """The tools that an agent offers. A server may be as long out of reach as a tool may be silent."""
         patience_ends = claimed_at + min(self._settings.turns.tool_timeout_s, grant.remaining_s)
         while True:
@@ -119,6 +126,7 @@ class DriverMaker:
                         raise
                     if not self._holds(grant.turn, grant.nonce):
                         raise Fenced(grant.turn) from None
+                    await accumulator.check_wanted()
                     await asyncio.sleep(min(_LOOK_S, max(0.0, again_at - monotonic())))
 
     def _driver(  # noqa: PLR0913, PLR0917 - what a driver is made of
@@ -151,21 +159,23 @@ class DriverMaker:
             lambda: self._is_valid(grant.turn, grant.nonce),
         )
 
-    async def _void(self, grant: Grant, accumulator: ExecutionOutputAccumulator) -> Tally:
-        """Void what the driver before had left open; what the turn has cost then."""
+    async def _void(self, grant: Grant, accumulator: ExecutionOutputAccumulator, reason: str = "takeover") -> Tally:
+        """Void what was left open; what the turn has cost then."""
         last = _last_commit(grant)
         tally = Tally(
             grant.progress.totals,
             grant.progress.last_input_tokens,
             has_untold_discards=has_untold_discards(grant.progress, last),
         )
-        for command in void(grant.progress, tally):
+        for command in void(grant.progress, tally, reason):
             await Recording(grant, accumulator, self._health).discard(command)
         return tally
 
-    async def _seal(self, grant: Grant, accumulator: ExecutionOutputAccumulator, ending: Ending) -> None:
-        """End a turn that needs no driver, or can have none."""
-        tally = await self._void(grant, accumulator)
+    async def _seal(
+        self, grant: Grant, accumulator: ExecutionOutputAccumulator, ending: Ending, reason: str = "takeover"
+    ) -> None:
+        """End a turn that needs no driver, or can have none. `reason`: why what was left open is void."""
+        tally = await self._void(grant, accumulator, reason)
         seal = Seal(ending.outcome, ending.reason, ending.failure, tally.totals, tally.has_untold_discards)
         await Recording(grant, accumulator, self._health).seal(seal)
 

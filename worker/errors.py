@@ -8,6 +8,8 @@
         Fenced                another driver owns the turn: this one changes nothing more and says nothing
         Rewound               the store lost our last steps: drop the state, claim anew, replay the journal
         TurnSealed            the turn has ended; nothing changes any more
+        InboxChanged          the messages that a call was to carry wait no more as they did: look again
+        TurnCancelled         the turn is to end: claim it anew, and seal it
         StoreFull             Redis is at its maxmemory: nothing was written
         StoreUnavailable      Redis did not answer in time: what was asked may have been done or not
 
@@ -53,6 +55,14 @@ class Rewound(StoreError):
 
 class TurnSealed(StoreError):
     """The turn has ended; its text does not change any more."""
+
+
+class InboxChanged(StoreError):
+    """The messages that a call was to carry wait no more as they did. Nothing was recorded."""
+
+
+class TurnCancelled(StoreError):
+    """Someone wants this turn to end: the store takes nothing that would let it go on."""
 
 
 class StoreFull(StoreError):

@@ -48,6 +48,10 @@ class TurnSettings(Section):
         default="handoff",
         description="A turn in a process that shuts down: handoff gives it to another process, fail ends it at once.",
     )
+    on_busy: Literal["queue", "reject", "interrupt"] = Field(
+        default="queue",
+        description="A message for a session with a turn: queue waits behind it, reject is refused, interrupt ends it.",
+    )
     tool_timeout_s: float = amount(
         90, 0.1, 86400, "seconds", "Longest silence of a tool that runs, and of an MCP server before."
     )

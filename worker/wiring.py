@@ -15,7 +15,7 @@ from worker.drivers import DriverMaker
 from worker.engine.driver import TurnDriver
 from worker.engine.health import ProviderHealth
 from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
-from worker.errors import Fenced, Rewound, StoreFull, TurnSealed
+from worker.errors import Fenced, Rewound, StoreFull, TurnCancelled, TurnSealed
 from worker.observability import warn
 from worker.settings import WorkerSettings
 from worker.store import connect, journal, lease
@@ -135,11 +135,14 @@ class TurnProcess:
         except Rewound:  # the store still knows us by this nonce, and what it knows is what stands
             warn("turn_rewound", turn=grant.turn, session=session)
             await asyncio.sleep(_REWOUND_PAUSE_S)
-            return nonce
+        except TurnCancelled:  # refused in the midst of a step: what the store knows is what ends
+            pass
         except (Fenced, TurnSealed):
             warn("turn_lost", turn=grant.turn, session=session)
             return None
-        return ids.new_nonce()
+        else:
+            return ids.new_nonce()
+        return nonce
 
     async def _claim(self, session: str, nonce: str, patience_ends: float) -> Grant | None:
         settings = self._settings
@@ -172,6 +175,8 @@ class TurnProcess:
             driver = await self._maker.made(grant, accumulator, claimed_at)
             if driver is not None and not seat.is_lost:
                 seat.driver = driver
+                if seat.cancel_reason is not None:
+                    driver.cancel(seat.cancel_reason)
                 await self._run(driver, grant, accumulator)
         finally:
             self._heartbeat.let_go(grant.turn, grant.nonce)
@@ -207,6 +212,7 @@ class _Seat:
     def __init__(self) -> None:
         self.driver: TurnDriver | None = None
         self.is_lost = False
+        self.cancel_reason: str | None = None
 
     def renewed(self, *, watched: bool) -> None:
         """The lease was renewed."""
@@ -218,3 +224,9 @@ class _Seat:
         self.is_lost = True
         if self.driver is not None:
             self.driver.lost()
+
+    def cancelled(self, reason: str) -> None:
+        """Somebody wants the turn to end."""
+        self.cancel_reason = reason
+        if self.driver is not None:
+            self.driver.cancel(reason)

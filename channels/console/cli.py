@@ -10,7 +10,7 @@ import os
 import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -46,6 +46,7 @@ Agent = Annotated[str, typer.Option(help=r"Name of the \[agents.NAME] that answe
 Session = Annotated[str | None, typer.Option(help="Conversation that the message belongs to; none: one of its own.")]
 Prompt = Annotated[str, typer.Argument(help="The message; - reads it from the standard input.")]
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="Id of a request, as `approvals list` prints it.")]
+OnBusy = Literal["queue", "reject", "interrupt"]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; not set: the name of your login.")]
 DeliveryId = Annotated[str, typer.Argument(metavar="ID", help="Id of a delivery, as `deliveries list` prints it.")]
 
@@ -102,6 +103,8 @@ def submit_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     agent: Agent = "default",
     session: Session = None,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait that long for the outcome.")] = 0,
+    on_busy: Annotated[OnBusy | None, typer.Option(help="If the session has a turn; not set: turns.on_busy.")] = None,
+    join: Annotated[bool, typer.Option("--join", help="Let the message join a turn that runs, or be joined.")] = False,
     as_json: Json = False,
 ) -> None:
     """Hand a message in; `lastword up` runs the turn and delivers its outcome."""
@@ -116,6 +119,8 @@ def submit_command(  # noqa: PLR0913, PLR0917 - one parameter an option
         labels=submit.labels_of(label or ()),
         idempotency_key=idempotency_key,
         wait_s=wait,
+        on_busy=on_busy,
+        joins=join,
     )
     raise typer.Exit(submit.run_submit(load_settings(), message, as_json=as_json))
 
@@ -141,6 +146,20 @@ def turns_show(
     from channels.settings import load_settings
 
     raise typer.Exit(turns.run_show(load_settings(), turn, as_json=as_json))
+
+
+@turns_app.command("cancel", epilog="Example: lastword turns cancel turn_00f3a1b2c3d4e5f6071829 --wait 10")
+def turns_cancel(
+    turn: Annotated[str, typer.Argument(metavar="ID", help="Id of a turn, as `submit` prints it.")],
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait that long for its end.")] = 0,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who wants it; not set: your login.")] = None,
+    as_json: Json = False,
+) -> None:
+    """End a turn, wherever it stands. What has been answered so far is delivered as `turn.cancelled`."""
+    from channels.console import cancel
+    from channels.settings import load_settings
+
+    raise typer.Exit(cancel.run_cancel(load_settings(), turn, by, wait, as_json=as_json))
 
 
 @deliveries_app.command("list", epilog="Example: lastword deliveries list --state dead")

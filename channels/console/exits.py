@@ -9,6 +9,7 @@ USAGE = 2
 INCOMPLETE = 3
 UNREACHABLE = 4
 UNDECIDED = 5
+CANCELLED = 6
 SIGNALLED = 128
 """Added to the number of the signal that ended a command early."""
 
@@ -19,11 +20,12 @@ MEANING = {
     INCOMPLETE: "the turn ended incomplete: cut by its length, a content filter or a refusal",
     UNREACHABLE: "Redis (or Valkey) could not be reached",
     UNDECIDED: "the turn has not ended yet",
+    CANCELLED: "the turn was cancelled",
     SIGNALLED + 2: "ended by Ctrl-C; the turn is kept",
     SIGNALLED + 15: "ended by SIGTERM; the turn is kept",
 }
 
-_OF_OUTCOME = {"completed": OK, "merged": OK, "incomplete": INCOMPLETE}
+_OF_OUTCOME = {"completed": OK, "merged": OK, "incomplete": INCOMPLETE, "cancelled": CANCELLED}
 
 
 def of_outcome(outcome: str | None) -> int:

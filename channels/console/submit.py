@@ -7,7 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from channels.console import exits
@@ -18,7 +18,7 @@ from worker import api
 from worker.app import make_app, wake_session
 from worker.errors import ConfigurationError
 from worker.output.events import ErrorOutput, TurnCompletedOutput
-from worker.store.inbox import IdempotencyConflict
+from worker.store.inbox import IdempotencyConflict, OnBusy, SessionBusy, Submitted
 from worker.store.outputs import outputs_after
 
 _BLOCK_MS = 2000
@@ -35,6 +35,8 @@ class Message:
     labels: dict[str, str]
     idempotency_key: str | None
     wait_s: float
+    on_busy: OnBusy | None = None
+    joins: bool = False
 
 
 def labels_of(pairs: Sequence[str]) -> dict[str, str]:
@@ -57,10 +59,10 @@ def run_submit(settings: Settings, message: Message, *, as_json: bool) -> int:
     return ask(settings, partial(_submit, message, as_json))
 
 
-async def _submit(message: Message, as_json: bool, there: Joined, client: Client) -> int:
+async def _submitted(message: Message, there: Joined, client: Client) -> Submitted:
     app = make_app(there.settings, concurrency=1)
     try:
-        submitted = await api.submit(
+        return await api.submit(
             there.settings,
             client,
             prompt=message.prompt,
@@ -71,11 +73,21 @@ async def _submit(message: Message, as_json: bool, there: Joined, client: Client
             labels=message.labels,
             destinations=message.to,
             idempotency_key=message.idempotency_key,
+            joins=message.joins,
+            on_busy=message.on_busy,
         )
     except IdempotencyConflict as conflict:
         raise ConfigurationError(str(conflict)) from None
-    told = {"turn": submitted.turn, "session": submitted.session, "duplicate": submitted.duplicate}
+
+
+async def _submit(message: Message, as_json: bool, there: Joined, client: Client) -> int:
     errors = open_console(stderr=True)
+    try:
+        submitted = await _submitted(message, there, client)
+    except SessionBusy as busy:
+        errors.print(str(busy), style="red", markup=False, soft_wrap=True)
+        return exits.FAILED
+    told: dict[str, object] = asdict(submitted)
     if there.alone:
         errors.print(
             "no `lastword up` runs on this data folder: the turn is stored and waits for one",

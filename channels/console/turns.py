@@ -74,6 +74,8 @@ def head_of(record: TurnRecord) -> dict[str, object]:
         "agent": record.agent,
         "source": record.source,
         "requester": record.requester,
+        "cancelled_by": record.cancelled_by,
+        "merged_into": record.merged_into,
         "labels": dict(record.labels),
         "destinations": list(record.destinations),
         "discards": record.discards,
@@ -148,7 +150,10 @@ def _said(output: Output, clean: Callable[[str], str], seen: str) -> Text | None
         case events.ErrorOutput():
             return Text(clean(f"error: {output.message} [{output.code}, reference {output.correlation_id}]"), "red")
         case events.TurnCompletedOutput():
-            return Text(f"turn {output.outcome}" + (f" ({output.reason})" if output.reason else ""), "bold")
+            said = (
+                f" ({output.reason})" if output.reason else f" into {output.merged_into}" if output.merged_into else ""
+            )
+            return Text(f"turn {output.outcome}{said}", "bold")
         case _:
             return _said_between_calls(output, clean)
 

@@ -21,6 +21,7 @@ COMMANDS = (
     "submit",
     "turns list",
     "turns show",
+    "turns cancel",
     "deliveries list",
     "deliveries show",
     "deliveries replay",
@@ -113,7 +114,7 @@ def test_the_help_tells_what_each_exit_code_means(lastword: Lastword) -> None:
 @pytest.mark.requirement("console:exits:documented")
 @pytest.mark.parametrize(
     ("outcome", "code"),
-    [("completed", 0), ("merged", 0), ("incomplete", 3), ("failed", 1), ("dead", 1), ("cancelled", 1), (None, 5)],
+    [("completed", 0), ("merged", 0), ("incomplete", 3), ("failed", 1), ("dead", 1), ("cancelled", 6), (None, 5)],
 )
 def test_an_outcome_has_its_exit_code(outcome: str | None, code: int) -> None:
     assert exits.of_outcome(outcome) == code

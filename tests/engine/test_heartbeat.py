@@ -28,6 +28,7 @@ class Told:
     def __init__(self) -> None:
         self.renewals = 0
         self.is_lost = False
+        self.cancel_reasons: list[str] = []
 
     def renewed(self, *, watched: bool) -> None:
         del watched
@@ -35,6 +36,9 @@ class Told:
 
     def lost(self) -> None:
         self.is_lost = True
+
+    def cancelled(self, reason: str) -> None:
+        self.cancel_reasons.append(reason)
 
 
 class Woken:

@@ -144,7 +144,7 @@ async def test_the_number_of_partitions_is_fixed_at_the_first_start(any_redis: R
     await ensure_meta(any_redis, 4)
     with pytest.raises(ConfigurationError, match=r"partitions is 8, .* with 4"):
         await ensure_meta(any_redis, 8)
-    assert await any_redis.hgetall(keys.META) == {b"v": b"2", b"partitions": b"4"}
+    assert await any_redis.hgetall(keys.META) == {b"v": b"3", b"partitions": b"4"}
 
 
 async def test_what_is_no_turn_id_is_refused_with_its_value(fake_redis: Redis) -> None:

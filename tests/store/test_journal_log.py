@@ -142,7 +142,7 @@ async def test_a_turn_that_version_1_began_is_driven_on(any_redis: Redis) -> Non
     assert len(grant.facts) == 4
     assert (grant.requester, grant.progress.streamed, grant.progress.granted) == (None, False, frozenset())
     assert grant.progress.last_input_tokens == 11
-    assert await any_redis.hget(turn, "v") == await any_redis.hget(session, "v") == b"2"
+    assert await any_redis.hget(turn, "v") == await any_redis.hget(session, "v") == b"3"
     await seal(ExecutionOutputAccumulator(any_redis, grant, lambda: True))
 
 

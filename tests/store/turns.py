@@ -1,5 +1,6 @@
 """What every test of the store needs: a turn that was submitted and claimed."""
 
+from dataclasses import replace
 from typing import Any
 
 from worker import ids
@@ -39,8 +40,10 @@ def new_turn(
     key: str | None = None,
     watch_s: float = 0,
     requester: str | None = None,
+    **more: Any,
 ) -> NewTurn:
-    return NewTurn(
+    """A message to be submitted. `more`: other fields of it."""
+    new = NewTurn(
         turn=ids.new_turn(0),
         session=session,
         message=message,
@@ -53,6 +56,7 @@ def new_turn(
         watch_s=watch_s,
         requester=requester,
     )
+    return replace(new, **more)
 
 
 async def granted(client: Redis, *, session: str = SESSION, watch_s: float = 0, requester: str | None = None) -> Grant:

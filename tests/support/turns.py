@@ -71,9 +71,15 @@ def play(**changes: Any) -> Playbook:
 
 
 def opened(
-    call: int, attempt: int, resumes_spent: int, is_new_call: bool, request: Any = ANY, provider: str = "main"
+    call: int,
+    attempt: int,
+    resumes_spent: int,
+    is_new_call: bool,
+    request: Any = ANY,
+    provider: str = "main",
+    carries: tuple[str, ...] = (),
 ) -> OpenCall:
-    return OpenCall(call, attempt, resumes_spent, is_new_call, request, provider, ANY)
+    return OpenCall(call, attempt, resumes_spent, is_new_call, request, provider, ANY, carries)
 
 
 def reopened(call: int, attempt: int, request: Any = ANY, provider: str = "main") -> ReopenCall:

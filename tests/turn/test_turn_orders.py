@@ -42,7 +42,7 @@ from worker.turn.commands import (
     StageText,
     Warn,
 )
-from worker.turn.events import Begin, Decided, Died, Drain, Event, Heard, NotAnswered, Sent, Tick, ToolFinished
+from worker.turn.events import Begin, Cancel, Decided, Died, Drain, Event, Heard, NotAnswered, Sent, Tick, ToolFinished
 from worker.turn.facts import ApprovalAsked, ApprovalDecided
 from worker.turn.machine import TurnMachine
 from worker.turn.start import CompactionTerms
@@ -72,7 +72,7 @@ HAPPENINGS: dict[str, Callable[[int, int], Event]] = {
     "unknown key": lambda c, a: NotAnswered(c, a, 401, False, "http_401", "No."),
 }
 
-OF_NO_ATTEMPT: dict[str, Event] = {"begin": Begin(), "drain": Drain(), "tick": Tick()}
+OF_NO_ATTEMPT: dict[str, Event] = {"begin": Begin(), "drain": Drain(), "tick": Tick(), "cancel": Cancel("requested")}
 
 LIKELY = [
     "text",

@@ -9,7 +9,22 @@ from tests.support.turns import completed, failed, machine, text, tool_call
 from worker.codecs.events import Keepalive
 from worker.codecs.messages import AssistantMessage, UserMessage
 from worker.errors import LocalProtocolError
-from worker.turn.events import Begin, Decided, Died, Drain, Event, Heard, NotAnswered, Sent, Tick, ToolFinished
+from worker.turn.events import (
+    Begin,
+    Cancel,
+    Decided,
+    Died,
+    Drain,
+    Event,
+    Heard,
+    InboxMessage,
+    InboxMoved,
+    InboxRead,
+    NotAnswered,
+    Sent,
+    Tick,
+    ToolFinished,
+)
 from worker.turn.facts import ApprovalDecided
 from worker.turn.machine import TurnMachine
 from worker.turn.start import CompactionTerms
@@ -29,6 +44,9 @@ EVENTS: dict[Kind, Event] = {
     Kind.DECIDED: Decided((ApprovalDecided(1, 1, "deny"),)),
     Kind.TICK: Tick(),
     Kind.DRAIN: Drain(),
+    Kind.CANCEL: Cancel("requested"),
+    Kind.INBOX_READ: InboxRead((InboxMessage("turn_a", "And?"),)),
+    Kind.INBOX_MOVED: InboxMoved(),
 }
 
 WAYS: dict[State, list[Event]] = {
@@ -38,6 +56,7 @@ WAYS: dict[State, list[Event]] = {
     State.WAITING: [Begin(), EVENTS[Kind.NOT_ANSWERED]],
     State.RUNNING_TOOLS: [Begin(), EVENTS[Kind.COMPLETED]],
     State.PARKED: [Begin(), EVENTS[Kind.COMPLETED], EVENTS[Kind.TOOL_FINISHED]],
+    State.JOINING: [Begin(), EVENTS[Kind.COMPLETED], ToolFinished(1, 0, "12:00"), ToolFinished(1, 1, "sent")],
     State.COMPACTING: [Begin(), failed(1, 1, "context_overflow")],
     State.SEALED: [Begin(), text(1, 1, "a"), completed(1, 1)],
     State.HANDED_OFF: [Begin(), Drain()],
@@ -53,7 +72,7 @@ def in_state(state: State) -> TurnMachine:
         message for number in range(9) for message in (UserMessage(f"{number}" * 99), AssistantMessage("Yes."))
     )
     asks = frozenset({"mail"}) if state is State.PARKED else frozenset()
-    turn = machine(asks=asks, history=history, compaction=CompactionTerms())
+    turn = machine(asks=asks, history=history, compaction=CompactionTerms(), joins=True)
     for event in WAYS[state]:
         turn.handle(event, 0)
     assert turn.state is state

@@ -17,13 +17,13 @@ from worker.codecs.messages import Request
 from worker.engine.health import ProviderHealth
 from worker.engine.recording import Recording
 from worker.engine.toolbox import Toolbox
-from worker.errors import Fenced
+from worker.errors import Fenced, InboxChanged
 from worker.observability import info, warn
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.lease import Grant
 from worker.turn import commands as c
 from worker.turn import outputs
-from worker.turn.events import Begin, Decided, Drain, Event, Sent, Tick
+from worker.turn.events import Begin, Cancel, Decided, Drain, Event, InboxMoved, InboxRead, Sent, Tick
 from worker.turn.machine import TurnMachine
 
 Attempt = Callable[[str, Request, int, int], AsyncIterator[list[Event]]]
@@ -33,8 +33,8 @@ Attempt = Callable[[str, Request, int, int], AsyncIterator[list[Event]]]
 class TurnDriver:
     """Drives one claimed turn to its seal, to a hand-off, or to the loss of its lease.
 
-    `health` is told how the providers do. `is_valid`: whether the lease is surely still ours. Raises `Fenced` or
-    `Rewound` from the store.
+    `health` is told how the providers do. `is_valid`: whether the lease is surely still ours. Raises `Fenced`,
+    `Rewound` or `TurnCancelled` from the store.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the joints of a turn, each named
@@ -85,6 +85,10 @@ class TurnDriver:
         self._draining = True
         self._renewal.set()
         self._tell(Drain())
+
+    def cancel(self, reason: str) -> None:
+        """Somebody wants the turn to end."""
+        self._tell(Cancel(reason))
 
     async def run(self) -> None:
         """Drive the turn until it ends here."""
@@ -158,13 +162,14 @@ class TurnDriver:
                 self._accumulator.stage_text(text)
             case c.StageThinking(text):
                 self._accumulator.stage_thinking(text)
-            case c.OpenCall(call, attempt, resumes_spent, is_new, request, provider, streamed):
-                await self._accumulator.open_call(call, attempt, resumes_spent, is_new, provider, streamed=streamed)
-                await self._read(provider, request, call, attempt)
+            case c.AskInbox():
+                self._tell(InboxRead(await self._accumulator.waiting_messages()))
+            case c.OpenCall():
+                await self._open(command)
             case c.ReopenCall(call, attempt, request, provider):
-                await self._read(provider, request, call, attempt)
+                await self._read_unrecorded(provider, request, call, attempt)
             case c.OpenSidecar(attempt, request, provider):
-                await self._read(provider, request, 0, attempt)
+                await self._read_unrecorded(provider, request, 0, attempt)
             case c.Blame(provider):
                 self._health.died(provider)
             case c.CloseCall():
@@ -191,6 +196,19 @@ class TurnDriver:
                 self._ended = True
             case c.Warn(event, fields):
                 warn(event, turn=self._grant.turn, session=self._grant.session, **dict(fields))
+
+    async def _open(self, command: c.OpenCall) -> None:
+        try:
+            await self._recording.open(command)
+        except InboxChanged:
+            self._tell(InboxMoved())
+            return
+        await self._read(command.provider, command.request, command.call, command.attempt)
+
+    async def _read_unrecorded(self, provider: str, request: Request, call: int, attempt: int) -> None:
+        """Send a request of which no verb tells the store, unless somebody wants the turn to end."""
+        await self._accumulator.check_wanted()
+        await self._read(provider, request, call, attempt)
 
     async def _read(self, provider: str, request: Request, call: int, attempt: int) -> None:
         await self._hold_valid()

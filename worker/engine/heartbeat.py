@@ -11,7 +11,6 @@ drivers renew first. Wake-ups are sent by a second thread: a broker that hangs m
 
 import asyncio
 import contextlib
-import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,13 +21,14 @@ from typing import Protocol
 import redis
 
 from worker.engine.health import ProviderHealth
+from worker.engine.wakes import Wakes
 from worker.observability import fault, info, warn
-from worker.store import approvals, lease
+from worker.store import approvals, cancels, lease
 from worker.store import health as shared_health
 
 _SWEEP_LIMIT = 100
-_REST_S = 2.0
-"""How long a process leaves sweeping to others after its broker refused a wake-up."""
+_LOOK_S = 0.4
+"""Between two looks at who is to end: a cancel stops a stream within a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,10 @@ class Holder(Protocol):
         """Another driver owns the turn."""
         ...
 
+    def cancelled(self, reason: str) -> None:
+        """Somebody wants the turn to end. Told once."""
+        ...
+
 
 @dataclass(slots=True)
 class _Held:
@@ -64,6 +68,7 @@ class _Held:
     partition: int
     holder: Holder
     valid_until: float = field(default=0.0)
+    is_cancelled: bool = False
 
 
 class Heartbeat:
@@ -86,7 +91,7 @@ class Heartbeat:
         self._limits = limits
         self._partitions = partitions
         self._loop: asyncio.AbstractEventLoop
-        self._wakes = None if wake is None else _Wakes(wake)
+        self._wakes = None if wake is None else Wakes(wake)
         self._free = free
         self._health = health
         self._held: dict[str, _Held] = {}
@@ -147,7 +152,7 @@ class Heartbeat:
         return monotonic() >= self._calm_from
 
     def _run(self) -> None:
-        next_renew = next_sweep = monotonic()
+        next_renew = next_sweep = next_look = monotonic()
         while not self._stop.is_set():
             now = monotonic()
             if now >= next_renew:
@@ -159,7 +164,10 @@ class Heartbeat:
                     self._guarded(self._expire)
                 if self._wakes is not None and not self._draining.is_set():
                     self._guarded(partial(self._sweep, self._wakes))
-            self._stop.wait(max(0.01, min(next_renew, next_sweep) - monotonic()))
+            if now >= next_look:
+                next_look = now + _LOOK_S
+                self._guarded(self._look_for_cancels)
+            self._stop.wait(max(0.01, min(next_renew, next_sweep, next_look) - monotonic()))
 
     def _guarded(self, step: Callable[[], None]) -> None:
         try:
@@ -184,6 +192,15 @@ class Heartbeat:
                 self._take(renewal, held[renewal.turn], sent_at)
         if self._health is not None:
             self._exchange_health(self._health)
+
+    def _look_for_cancels(self) -> None:
+        with self._lock:
+            held = {turn: one for turn, one in self._held.items() if not one.is_cancelled}
+        for partition in {one.partition for one in held.values()}:
+            for turn, reason in cancels.flagged(self._client, partition, held.keys()).items():
+                held[turn].is_cancelled = True
+                with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                    self._loop.call_soon_threadsafe(held[turn].holder.cancelled, reason)
 
     def _loop_ticks(self) -> bool:
         """Whether the loop runs a callback in time: asked afresh, since a process that slept has old news of itself."""
@@ -228,7 +245,7 @@ class Heartbeat:
         for partition in range(self._partitions):
             approvals.expire_due(self._client, partition)
 
-    def _sweep(self, wakes: "_Wakes") -> None:
+    def _sweep(self, wakes: Wakes) -> None:
         run_id = str(self._client.info("server").get("run_id", "")).encode()
         if run_id != self._run_id:
             if self._run_id:
@@ -245,40 +262,3 @@ class Heartbeat:
             for session in lease.sweep(self._client, partition, min(room, _SWEEP_LIMIT)):
                 if session not in driven:
                     wakes.add(session)
-
-
-class _Wakes:
-    """Sends wake-ups one after the other, in a thread of its own. One that fails is due again by itself.
-
-    `busy` while any is under way or has failed lately: what a process sweeps and cannot pass on, a healthy one would
-    have to wait for.
-    """
-
-    def __init__(self, wake: Callable[[str], None]) -> None:
-        self._wake = wake
-        self._queue: queue.Queue[str] = queue.Queue()
-        self._rest_until = 0.0
-        self._thread = threading.Thread(target=self._run, name="lastword-wakes", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread; it ends with the process."""
-        self._thread.start()
-
-    def add(self, session: str) -> None:
-        """Wake this session as soon as those before it were woken."""
-        self._queue.put(session)
-
-    def busy(self) -> bool:
-        """Whether no more should be swept just now."""
-        return self._queue.unfinished_tasks > 0 or monotonic() < self._rest_until
-
-    def _run(self) -> None:
-        while True:
-            session = self._queue.get()
-            try:
-                self._wake(session)
-            except Exception as error:  # noqa: BLE001 - whatever the broker says, the next one is tried
-                self._rest_until = monotonic() + _REST_S
-                warn("wake_up_not_sent", session=session, error=type(error).__name__)
-            finally:
-                self._queue.task_done()

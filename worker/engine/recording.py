@@ -26,6 +26,18 @@ class Recording:
         self._accumulator = accumulator
         self._health = health
 
+    async def open(self, command: c.OpenCall) -> None:
+        """An attempt begins. Raises `InboxChanged` where the messages that it carries wait no more as they did."""
+        await self._accumulator.open_call(
+            command.call,
+            command.attempt,
+            command.resumes_spent,
+            command.is_new_call,
+            command.provider,
+            streamed=command.streamed,
+            carries=command.carries,
+        )
+
     async def commit(self, command: c.CommitCall, asked_at: float) -> None:
         """A call completed. `asked_at`: when its request went out, by the monotonic clock."""
         fact = Committed(
@@ -38,7 +50,7 @@ class Recording:
             command.provider,
             command.echo,
         )
-        await self._accumulator.commit(fact, command.totals, outputs.of_commit(command))
+        await self._accumulator.commit(fact, command.totals, outputs.of_commit(command), command.joined)
         self._health.completed(command.provider)
         info(
             "call_completed",
@@ -48,6 +60,7 @@ class Recording:
             provider=command.provider,
             finish_reason=command.finish_reason,
             tool_calls=len(command.tool_calls),
+            joined=len(command.joined),
             characters=len(command.text),
             input_tokens=command.usage.input_tokens if command.usage else None,
             output_tokens=command.usage.output_tokens if command.usage else None,

@@ -204,11 +204,12 @@ class ErrorOutput(Output):
 
 
 class TurnCompletedOutput(Output):
-    """The turn has ended; nothing follows."""
+    """The turn has ended; nothing follows. `merged_into`: the turn that it joined, whose answer is its own too."""
 
     type: Literal["turn_completed"] = "turn_completed"
     outcome: Outcome = "completed"
     reason: str | None = None
+    merged_into: str | None = None
 
 
 AnyOutput = Annotated[

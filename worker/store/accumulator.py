@@ -19,21 +19,21 @@ from collections.abc import Callable, Sequence
 import redis.asyncio
 
 from worker import ids
-from worker.errors import LocalProtocolError
+from worker.errors import InboxChanged, LocalProtocolError
 from worker.output.events import ApprovalRequestOutput, Outcome, Output, TextOutput, TextStreamDiscardedOutput
 from worker.store import keys
+from worker.store.joining import told_of, waiting_messages
 from worker.store.journal import decode_decided, encode_committed, encode_fact, encode_failure, encode_totals
 from worker.store.lease import Grant
 from worker.store.ops import Flight, Ops
 from worker.store.outputs import encode_output, encode_request, encode_text_at
+from worker.store.records import RETENTION_S
 from worker.store.script import Argument, Script
 from worker.store.staged import Staged
 from worker.turn.commands import Failure
-from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, Compacted, ToolEnded, ToolStarted
+from worker.turn.events import InboxMessage
+from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, Compacted, Joined, ToolEnded, ToolStarted
 from worker.turn.usage import UsageTotals
-
-RETENTION_S = 7 * 24 * 3600
-"""How long the keys of a sealed turn are kept, unless the setting says otherwise."""
 
 _open_call = Script("worker.store", "open_call")
 _commit = Script("worker.store", "commit")
@@ -52,8 +52,9 @@ class ExecutionOutputAccumulator:
     `still_mine`: whether the lease may still be ours; an op that Redis does not answer is repeated until it is false.
     `watched`: whether readers watch the turn; set it as the heartbeat learns it. `retention_s`: seconds.
 
-    Every verb raises `Fenced`, `Rewound` or `TurnSealed`, and `LocalProtocolError` for what the turn's state does not
-    allow. `open_call`, `tool_start` and `ask_approval` also raise `StoreFull`. Outputs are given unnumbered.
+    Every verb raises `Fenced`, `Rewound` or `TurnSealed`, those that let the turn go on also `TurnCancelled`, and
+    `LocalProtocolError` for what the turn's state does not allow. `open_call`, `tool_start` and `ask_approval` also
+    raise `StoreFull`. Outputs are given unnumbered.
     """
 
     def __init__(
@@ -82,10 +83,8 @@ class ExecutionOutputAccumulator:
         self._out = keys.out(grant.turn)
         self._log = keys.log(partition)
         self._due = keys.due(partition)
-        self._live = keys.live(partition)
         self._waiting = keys.waiting(partition)
         self._queue = keys.queue(partition, grant.session)
-        self._history = keys.history(partition, grant.session)
         self._session_record = keys.session_record(partition, grant.session)
 
     async def open_call(  # noqa: PLR0913 - all that is kept of an attempt
@@ -97,16 +96,29 @@ class ExecutionOutputAccumulator:
         provider: str = "",
         *,
         streamed: bool = False,
+        carries: Sequence[str] = (),
     ) -> None:
-        """Record an attempt before its request is sent to `provider`. `streamed`: it goes on where content had come."""
+        """Record an attempt before its request is sent to `provider`. `streamed`: it goes on where content had come.
+
+        `carries`: the turns whose messages are in the request of a new call. Raises `InboxChanged` when they do not
+        stand behind this turn as `waiting_messages` told them; nothing was recorded then.
+        """
         before, self._attempt = self._attempt, (call, attempt)  # at once: it may be open although no answer came
         try:
-            rest: list[Argument] = [resumes_spent, int(is_new_call), provider, int(streamed)]
-            await self._ops.take(_open_call, [self._record], (call, attempt), rest)
-        except LocalProtocolError:
+            rest: list[Argument] = [resumes_spent, int(is_new_call), provider, int(streamed), *carries]
+            await self._ops.take(_open_call, [self._record, self._queue], (call, attempt), rest)
+        except (LocalProtocolError, InboxChanged):
             self._attempt = before
             raise
         self._begin((call, attempt))
+
+    async def waiting_messages(self) -> tuple[InboxMessage, ...]:
+        """What may join this turn with its next call, in order."""
+        return await waiting_messages(self._ops, self.turn, self._queue)
+
+    async def check_wanted(self) -> None:
+        """Raise `TurnCancelled` when somebody wants the turn to end: before a request of which no verb tells."""
+        await self._ops.check_wanted(self._record)
 
     def stage_text(self, text: str) -> None:
         """Take a delta of the open attempt; memory only."""
@@ -120,8 +132,13 @@ class ExecutionOutputAccumulator:
         if self.watched and text:
             self._staged.add("h", text)
 
-    async def commit(self, fact: Committed, totals: UsageTotals, outputs: Sequence[Output]) -> None:
-        """Let the completed call's text stand: the whole of it, whatever was staged."""
+    async def commit(
+        self, fact: Committed, totals: UsageTotals, outputs: Sequence[Output], joined: Sequence[Joined] = ()
+    ) -> None:
+        """Let the completed call's text stand: the whole of it, whatever was staged.
+
+        `joined`: the messages that the call carried, all of them; their turns end as merged in the same step.
+        """
         self._staged = Staged()
         text = fact.text.encode()
         input_tokens = None if fact.usage is None else fact.usage.input_tokens
@@ -131,6 +148,7 @@ class ExecutionOutputAccumulator:
             encode_committed(fact, self.marker, len(text)),
             encode_totals(totals),
             "" if input_tokens is None else input_tokens,
+            *told_of(joined, self.turn, self._session, self._retention_s),
         ]
         names = [self._record, self._text, self._open, self._journal, self._out, self._session_record, self._log]
         encoded = [self._encode(output, fact.text, len(text)) for output in outputs]
@@ -217,33 +235,18 @@ class ExecutionOutputAccumulator:
         outputs: Sequence[Output],
     ) -> None:
         """End the turn and let the session go on. Refused while an attempt is open."""
-        names = [
-            self._record,
-            self._text,
-            self._journal,
-            self._out,
-            self._queue,
-            self._history,
-            self._session_record,
-            self._due,
-            self._live,
-            self._log,
-            self._approvals,
-            self._waiting,
-        ]
         rest: list[Argument] = [
+            keys.beginning(keys.partition_of_turn(self.turn)),
+            self._session,
             outcome,
             reason or "",
             encode_failure(failure),
             correlation_id,
             encode_totals(totals),
-            keys.DUE_LEASE + self._session,
-            keys.DUE_APPROVAL + self.turn,
-            ids.approvals_of(self.turn),
             self._retention_s,
             *map(encode_output, outputs),
         ]
-        await self._ops.take(_seal, names, (0, 0), rest, logged=True)
+        await self._ops.take(_seal, [self._record, self._out], (0, 0), rest, logged=True)
 
     async def release(self) -> None:
         """Hand the turn over, due now; what is open is discarded in the same step and counts as no crash."""

@@ -8,6 +8,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Literal
 
 import redis.asyncio
 from redis.exceptions import OutOfMemoryError
@@ -15,7 +16,8 @@ from redis.exceptions import OutOfMemoryError
 from worker import ids
 from worker.errors import ConfigurationError, LastwordError, LocalProtocolError, StoreFull, StoreUnavailable
 from worker.store import keys
-from worker.store.records import RECORD_VERSION
+from worker.store.cancels import INTERRUPTED, end_of
+from worker.store.records import RECORD_VERSION, RETENTION_S
 from worker.store.repeat import UNANSWERED, until_answered
 from worker.store.script import Script
 
@@ -29,6 +31,23 @@ PATIENCE_S = 5.0
 _submit = Script("worker.store", "submit")
 
 
+OnBusy = Literal["queue", "reject", "interrupt"]
+"""What becomes of a message whose session has a turn that runs or waits: it waits behind it; it is refused; it waits,
+and the turn at the head of the queue is cancelled."""
+
+
+class SessionBusy(LastwordError):
+    """The session has a turn that runs or waits, and the message was not to wait. Nothing was stored."""
+
+    def __init__(self, session: str, turn: str) -> None:
+        super().__init__(
+            f"session {session} is busy with {turn}, and nothing was stored: submit again once that one has ended, or "
+            "with on_busy = queue or interrupt"
+        )
+        self.session = session
+        self.turn = turn
+
+
 class IdempotencyConflict(LastwordError):
     """The idempotency key stands for another message. Names the key and the turn that it stands for."""
 
@@ -39,7 +58,8 @@ class NewTurn:
 
     `turn` is minted by `ids.new_turn` for the session's partition. `deadline_s`: seconds from the first claim to the
     turn's end. `watch_s`: seconds for which readers are expected from now on; 0: none are. `requester`: who alone may
-    decide the turn's approvals; None: anybody may.
+    decide the turn's approvals; None: anybody may. `joins`: the message may join a turn that runs, if that one was
+    submitted so too. `on_busy`: what is done where another turn of the session runs or waits.
     """
 
     turn: str
@@ -53,35 +73,40 @@ class NewTurn:
     deadline_s: float
     watch_s: float = 0
     requester: str | None = None
+    joins: bool = False
+    on_busy: OnBusy = "queue"
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The turn that a message became, or already was: `duplicate`."""
+    """The turn that a message became, or already was: `duplicate`. `interrupted`: the turn that it cancelled."""
 
     turn: str
     session: str
     duplicate: bool
+    interrupted: str | None = None
 
 
-async def submit(
+async def submit(  # noqa: PLR0913 - a message and the limits of its store
     redis: redis.asyncio.Redis,
     new: NewTurn,
     partitions: int,
     *,
     log_cap: int = LOG_CAP,
+    retention_s: int = RETENTION_S,
     patience_s: float = PATIENCE_S,
 ) -> Submitted:
     """Store a message as a turn; when this returns, it is on disk. `partitions`: as fixed by `ensure_meta`.
 
-    While Redis does not answer, the same submit is repeated for `patience_s` seconds; it can happen only once. Raises
-    `IdempotencyConflict`; `StoreFull` at maxmemory or with `log_cap` entries unread; `StoreUnavailable`.
+    While Redis does not answer, the same submit is repeated for `patience_s` seconds; it can happen only once.
+    `retention_s`: how long a turn is kept that it interrupts. Raises `IdempotencyConflict`; `SessionBusy`; `StoreFull`
+    at maxmemory or with `log_cap` entries unread; `StoreUnavailable`.
     """
     partition = ids.partition_of_session(new.session, partitions)
     if ids.partition_of(new.turn) != partition:
         raise LocalProtocolError(f"turn {new.turn} is not of partition {partition}, as its session is")
     names = _keys(new, partition, partitions)
-    args = _arguments(new, log_cap)
+    args = _arguments(new, log_cap, retention_s)
     limit = monotonic() + patience_s
     try:
         reply = await until_answered(lambda: _submit(redis, names, args, durable=True), lambda: monotonic() < limit)
@@ -108,7 +133,7 @@ def _keys(new: NewTurn, partition: int, partitions: int) -> list[str]:
     return names
 
 
-def _arguments(new: NewTurn, log_cap: int) -> list[str | bytes | int]:
+def _arguments(new: NewTurn, log_cap: int, retention_s: int) -> list[str | bytes | int]:
     record: dict[str, str | bytes | int] = {
         "v": RECORD_VERSION,
         "message": new.message.encode(),
@@ -119,6 +144,7 @@ def _arguments(new: NewTurn, log_cap: int) -> list[str | bytes | int]:
         "turn_deadline_ms": round(new.deadline_s * 1000),
         "totals": "{}",
         "requester": new.requester or "",
+        "joins": int(new.joins),
     }
     return [
         new.turn,
@@ -128,6 +154,12 @@ def _arguments(new: NewTurn, log_cap: int) -> list[str | bytes | int]:
         log_cap,
         _fingerprint(new),
         IDEMPOTENCY_S,
+        new.on_busy,
+        keys.beginning(keys.partition_of_turn(new.turn)),
+        RECORD_VERSION,
+        new.turn,
+        retention_s,
+        end_of(INTERRUPTED),
         *(part for pair in record.items() for part in pair),
     ]
 
@@ -143,8 +175,10 @@ def _fingerprint(new: NewTurn) -> str:
 
 def _read(reply: list[bytes], new: NewTurn, log_cap: int) -> Submitted:
     match reply:
-        case [b"NEW", turn, session]:
-            return Submitted(turn.decode(), session.decode(), duplicate=False)
+        case [b"NEW", turn, session, interrupted]:
+            return Submitted(turn.decode(), session.decode(), duplicate=False, interrupted=interrupted.decode() or None)
+        case [b"BUSY", turn]:
+            raise SessionBusy(new.session, turn.decode())
         case [b"SAME", turn, session]:
             return Submitted(turn.decode(), session.decode(), duplicate=turn.decode() != new.turn)
         case [b"CONFLICT", turn]:

@@ -29,18 +29,20 @@ from worker.turn.facts import (
     Committed,
     Compacted,
     Fact,
+    Joined,
     ToolEnded,
     ToolStarted,
 )
 from worker.turn.transcript import with_turn
 from worker.turn.usage import NO_USAGE, UsageTotals
 
-_KINDS: dict[str, type[ToolStarted | ToolEnded | ApprovalAsked | ApprovalDecided | Compacted]] = {
+_KINDS: dict[str, type[ToolStarted | ToolEnded | ApprovalAsked | ApprovalDecided | Compacted | Joined]] = {
     "tool_started": ToolStarted,
     "tool_ended": ToolEnded,
     "approval_asked": ApprovalAsked,
     "approval_decided": ApprovalDecided,
     "compacted": Compacted,
+    "joined": Joined,
 }
 """Of each stored kind but `committed`, whose text is elsewhere, the fact that it is."""
 
@@ -66,7 +68,7 @@ def encode_committed(fact: Committed, offset: int, length: int) -> str:
     )
 
 
-def encode_fact(fact: ToolStarted | ToolEnded | ApprovalAsked | Compacted) -> str:
+def encode_fact(fact: ToolStarted | ToolEnded | ApprovalAsked | Compacted | Joined) -> str:
     """The stored form of what happened between two calls. A decision is made by its script."""
     kind = next(kind for kind, made in _KINDS.items() if made is type(fact))
     return json.dumps({"kind": kind, **asdict(fact)})
@@ -117,7 +119,8 @@ async def history(
 ) -> tuple[Message, ...]:
     """What a session's last `limit` sealed turns before `before_turn` said, oldest first.
 
-    A turn whose time to be kept is over is forgotten whole.
+    A turn whose time to be kept is over is forgotten whole. A message that joined another turn is told there, also
+    where its own turn was cancelled meanwhile.
     """
     if limit <= 0:
         return ()
@@ -132,10 +135,16 @@ async def history(
         pipeline.lrange(keys.journal(turn), 0, -1)
         pipeline.get(keys.text(turn))
     answers = iter(await pipeline.execute())
+    told = [
+        (turn, message.decode(), decode_facts(entries, text or b""))
+        for turn, message, entries, text in zip(turns, answers, answers, answers, strict=True)
+        if message is not None
+    ]
+    joined = {fact.turn for _, _, facts in told for fact in facts if isinstance(fact, Joined)}
     messages: tuple[Message, ...] = ()
-    for message, entries, text in zip(answers, answers, answers, strict=True):
-        if message is not None:
-            messages = with_turn(messages, message.decode(), decode_facts(entries, text or b""))
+    for turn, message, facts in told:
+        if turn not in joined:
+            messages = with_turn(messages, message, facts)
     return messages
 
 

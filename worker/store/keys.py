@@ -16,6 +16,7 @@ What belongs here: names and their hash tags. What must not be known here: what 
                                  someone must look
     lw:{pNN}:watch               sorted set: turn, the ms until which readers watch it
     lw:{pNN}:live                sorted set: unsealed turn, the ms of its submit
+    lw:{pNN}:cancels             sorted set: driven turn that is to end, the ms at which somebody wanted it
     lw:{pNN}:waiting             sorted set: approval that nobody has decided, the ms at which it expires
     lw:{pNN}:log                 stream: the partition's output log, read by the relay
     lw:{pNN}:idem:<key>          hash: what an idempotency key stands for
@@ -116,6 +117,11 @@ def watch(partition: int) -> str:
 def live(partition: int) -> str:
     """The unsealed turns of a partition."""
     return f"{_tag(partition)}:live"
+
+
+def cancels(partition: int) -> str:
+    """The driven turns of a partition that are to end."""
+    return f"{_tag(partition)}:cancels"
 
 
 def waiting(partition: int) -> str:

@@ -10,6 +10,7 @@ failover. All times are the server's.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import redis
 import redis.asyncio
@@ -19,7 +20,7 @@ from worker.store import keys
 from worker.store.journal import decode_facts, decode_totals
 from worker.store.records import RECORD_VERSION
 from worker.store.script import Argument, Script
-from worker.turn.facts import Fact, Progress
+from worker.turn.facts import Fact, Joined, Progress
 
 _SWEEP_AGAIN_MS = 10_000
 """A session whose wake-up was lost is woken again after this time."""
@@ -39,7 +40,8 @@ class Grant:
     `op`: number of the last op that this nonce took (0: none yet). `marker`: UTF-8 bytes of committed text.
     `remaining_s`: seconds to the turn's deadline, negative when it has passed. `unreadable`: why the journal could not
     be read, or None; then `facts` are empty, and the turn can only be ended. `requester`: who alone may decide the
-    approvals of the turn; None: anybody.
+    approvals of the turn; None: anybody. `cancelled`: why the turn is to end as cancelled; None: it is not. `joins`,
+    `carried`: as in `TurnStart`.
     """
 
     turn: str
@@ -59,6 +61,9 @@ class Grant:
     facts: tuple[Fact, ...] = field(repr=False)
     unreadable: str | None = None
     requester: str | None = None
+    cancelled: str | None = None
+    joins: bool = False
+    carried: tuple[Joined, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +91,11 @@ async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: flo
     ]
     member, beginning = keys.DUE_LEASE + session, keys.beginning(partition)
     reply = await _claim(redis, names, [nonce, round(ttl_s * 1000), RECORD_VERSION, member, beginning])
-    if not reply:
-        return None
-    pairs, entries, text, of_session, watched, remaining_ms = reply
+    return _granted(reply, session, nonce) if reply else None
+
+
+def _granted(reply: Sequence[Any], session: str, nonce: str) -> Grant:
+    pairs, entries, text, of_session, watched, remaining_ms, carried = reply
     stored, session_record = _record(pairs), _record(of_session)
     facts, unreadable = _facts(entries, text)
     return Grant(
@@ -109,6 +116,12 @@ async def claim(redis: redis.asyncio.Redis, session: str, nonce: str, ttl_s: flo
         facts=facts,
         unreadable=unreadable,
         requester=stored.get(b"requester", b"").decode() or None,
+        cancelled=stored.get(b"cancel", b"").decode() or None,
+        joins=stored.get(b"joins") == b"1",
+        carried=tuple(
+            Joined(int(stored[b"call"]), turn.decode(), message.decode())
+            for turn, message in zip(carried[::2], carried[1::2], strict=True)
+        ),
     )
 
 

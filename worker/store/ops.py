@@ -11,16 +11,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import redis.asyncio
 
 from worker import ids
-from worker.errors import Fenced, LocalProtocolError, Rewound, StoreFull, TurnSealed
+from worker.errors import Fenced, InboxChanged, LocalProtocolError, Rewound, StoreFull, TurnCancelled, TurnSealed
 from worker.store.repeat import UNANSWERED, until_answered
 from worker.store.script import Argument, Script
 
 STAGE = Script("worker.store", "stage")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class Ops:
     ) -> list[Any]:
         """Take one step and give its reply. `logged`: it puts an event into the log, whose id goes before `rest`.
 
-        Raises `Fenced`, `Rewound`, `TurnSealed`, `StoreFull`, and `LocalProtocolError` for a step that the turn's state
-        does not allow; then nothing was changed.
+        Raises `Fenced`, `Rewound`, `TurnSealed`, `TurnCancelled`, `StoreFull`, and `LocalProtocolError` for a step that
+        the turn's state does not allow; then nothing was changed.
         """
         async with self._one:
             await self._landed.wait()
@@ -81,6 +82,16 @@ class Ops:
                 if reply[0] == b"OK":
                     return reply
                 # Taken by a verb that was given up before its answer came: this one is the next.
+
+    async def ask(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> list[Any]:
+        """Run a script that only looks, and is no op."""
+        return await self._answered(partial(script, self._redis, keys, args))
+
+    async def check_wanted(self, record: str) -> None:
+        """Raise `TurnCancelled` when somebody wants the turn to end. `record`: the key of its record."""
+        read: Callable[[str, str], Awaitable[Any]] = self._redis.hget
+        if await self._answered(lambda: read(record, "cancel")):
+            raise TurnCancelled(f"{self._turn}: the turn is to end")
 
     # What the tick sends. Between `take_off` and `land` no verb goes out.
 
@@ -133,7 +144,7 @@ class Ops:
                 return
             self._close_flight(reply)
 
-    async def _answered(self, step: Callable[[], Awaitable[list[Any]]]) -> list[Any]:
+    async def _answered(self, step: Callable[[], Awaitable[T]]) -> T:
         try:
             return await until_answered(step, self._still_mine)
         except UNANSWERED as error:
@@ -148,6 +159,10 @@ class Ops:
                 raise Fenced(f"{self._turn}: another driver owns the turn")
             case [b"SEALED"]:
                 raise TurnSealed(f"{self._turn}: the turn has ended")
+            case [b"INBOX"]:
+                raise InboxChanged(f"{self._turn}: what the call was to carry waits no more as it did")
+            case [b"CANCELLED"]:
+                raise TurnCancelled(f"{self._turn}: the turn is to end")
             case [b"REWOUND", last]:
                 raise Rewound(f"{self._turn}: op {op} was next, but the store knows {last.decode()}")
             case [b"STATE", why]:

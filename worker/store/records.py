@@ -15,11 +15,15 @@ from worker.store.journal import decode_failure, decode_totals
 from worker.turn.commands import Failure
 from worker.turn.usage import UsageTotals
 
-RECORD_VERSION = 2
+RECORD_VERSION = 3
 """The newest turn record, journal included, that this code reads and the one that it writes.
 
-1: the first. 2: approvals, compaction, who answered a call and what its provider wants back.
+1: the first. 2: approvals, compaction, who answered a call and what its provider wants back. 3: messages that join a
+running turn, cancels.
 """
+
+RETENTION_S = 7 * 24 * 3600
+"""How long the keys of a sealed turn are kept, unless the setting says otherwise."""
 
 State = Literal["queued", "running", "parked", "sealed"]
 
@@ -31,6 +35,8 @@ class TurnRecord:
     `state` queued: nobody drives it, though somebody may have; parked: it waits for a person. `outcome`, `reason`,
     `failure`, `correlation_id` and `sealed_ms` are set by the seal. `marker`: UTF-8 bytes of committed text.
     `discards`: attempts that died. `requester`: who alone may decide the turn's approvals; None: anybody.
+    `cancelled_by`: who wanted the turn to end (a turn where that was submitted to interrupt it), whether or not it did
+    so; None: nobody. `merged_into`: the turn that its message joined.
     """
 
     turn: str
@@ -53,6 +59,8 @@ class TurnRecord:
     calls: int
     crashes: int
     requester: str | None = None
+    cancelled_by: str | None = None
+    merged_into: str | None = None
 
 
 async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
@@ -101,6 +109,8 @@ def _record(turn: str, stored: dict[bytes, bytes]) -> TurnRecord:
         calls=int(stored[b"calls"]),
         crashes=int(stored[b"crashes"]),
         requester=told("requester"),
+        cancelled_by=told("cancelled_by"),
+        merged_into=told("merged_into"),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from worker.codecs.events import ToolCall, Usage
 from worker.codecs.messages import Echo, Request
 from worker.output.events import ErrorCategory, Outcome
-from worker.turn.facts import Compacted
+from worker.turn.facts import Compacted, Joined
 from worker.turn.usage import UsageTotals
 
 
@@ -19,7 +19,8 @@ class OpenCall:
 
     `resumes_spent`: resumes of this call so far, stored before the request is sent and never restarted.
     `is_new_call`: the first attempt of this call (counts against the cap on calls). `provider`: whom to ask.
-    `streamed`: it goes on where content had come, at the same provider.
+    `streamed`: it goes on where content had come, at the same provider. `carries`: turns whose messages are in the
+    request of this new call, as they wait in the inbox, in order; further attempts carry the same.
     """
 
     call: int
@@ -29,6 +30,12 @@ class OpenCall:
     request: Request
     provider: str = ""
     streamed: bool = False
+    carries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AskInbox:
+    """Tell which waiting messages may join the next call; an `InboxRead` follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,8 @@ class Timing:
 class CommitCall:
     """The call completed: its whole text is written at the marker, with its journal entry and usage, in one step.
 
-    `finish_reason`, `provider`, `echo`: as in `worker.turn.facts.Committed`.
+    `finish_reason`, `provider`, `echo`: as in `worker.turn.facts.Committed`. `joined`: the messages that it carried;
+    their turns end with this step.
     """
 
     call: int
@@ -106,6 +114,7 @@ class CommitCall:
     provider: str = ""
     echo: Echo | None = None
     timing: Timing = Timing()
+    joined: tuple[Joined, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +122,8 @@ class DiscardCall:
     """The attempt is dead: whatever it staged is void. `streamed_bytes`: UTF-8 bytes of text it had streamed.
 
     `reason`, one word: a budget of the watchdog, a kind of death, a failure class (`refused` also of a request that got
-    no stream), or `takeover`, `drain`, `turn_deadline`, `not_answered`, `several_choices`. `resumes_spent`: resumes of
+    no stream), or `takeover`, `drain`, `turn_deadline`, `not_answered`, `several_choices`,
+    `cancelled`. `resumes_spent`: resumes of
     the call with the one that was just decided on, stored with the discard so that whoever goes on knows of it; None:
     none was, and the count stays. `provider`: who was asked; empty: not known. `streamed`: content had come, in this
     attempt or in the one that it resumed; stored for whoever makes the next attempt.
@@ -221,6 +231,7 @@ class Warn:
 
 Command = (
     OpenCall
+    | AskInbox
     | ReopenCall
     | CloseCall
     | StageText

@@ -66,14 +66,14 @@ def has_untold_discards(progress: Progress, last: Committed | None) -> bool:
     return last is None or last.call < progress.call
 
 
-def void(progress: Progress, tally: Tally) -> list[DiscardCall]:
+def void(progress: Progress, tally: Tally, reason: str = "takeover") -> list[DiscardCall]:
     """Some driver came before: whatever it staged is void, known to be open or not."""
     if not progress.call:
         return []
     if progress.is_open:
         tally.discarded()
     streamed = progress.streamed
-    return [DiscardCall(progress.call, progress.attempt, "takeover", 0, tally.totals, streamed=streamed)]
+    return [DiscardCall(progress.call, progress.attempt, reason, 0, tally.totals, streamed=streamed)]
 
 
 def resume_warning(  # noqa: PLR0913, PLR0917 - all that the log line says

@@ -92,4 +92,36 @@ class Drain:
     """This process is shutting down."""
 
 
-Event = Begin | Sent | Heard | NotAnswered | Died | ToolFinished | Decided | Tick | Drain
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Somebody wants the turn to end, and the store lets no call and no tool of it through any more.
+
+    `reason`: one word, told with the outcome.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class InboxMessage:
+    """The message of a turn that waits behind this one."""
+
+    turn: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class InboxRead:
+    """The answer to `AskInbox`: what may join now, in order; often nothing."""
+
+    messages: tuple[InboxMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InboxMoved:
+    """The last `OpenCall` was refused: what it carries waits no more. Nothing was recorded, and nothing was sent."""
+
+
+Event = (
+    Begin | Sent | Heard | NotAnswered | Died | ToolFinished | Decided | Tick | Drain | Cancel | InboxRead | InboxMoved
+)

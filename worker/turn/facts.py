@@ -87,7 +87,16 @@ class Compacted:
     messages_after: int = 0
 
 
-Fact = Committed | ToolStarted | ToolEnded | ApprovalAsked | ApprovalDecided | Compacted
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The message of a waiting `turn` joined with `call`: it was in the request, and the answer is to it too."""
+
+    call: int
+    turn: str
+    text: str
+
+
+Fact = Committed | ToolStarted | ToolEnded | ApprovalAsked | ApprovalDecided | Compacted | Joined
 
 
 @dataclass(frozen=True, slots=True)

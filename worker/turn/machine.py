@@ -7,19 +7,32 @@ the committed facts, so a driver that takes over comes to what the one before it
 """
 
 from collections.abc import Callable, Collection
-from functools import partial
 
 from worker.errors import LocalProtocolError
 from worker.turn import failures, verdict
-from worker.turn.asking import request_to
 from worker.turn.batch import ToolBatch
 from worker.turn.call import Call
 from worker.turn.commands import Command, Failure, HandOff, Park, Seal
 from worker.turn.compacting import Compacting
 from worker.turn.compaction import DEFAULT, Strategy
 from worker.turn.ends import has_untold_discards, void
-from worker.turn.events import Begin, Decided, Died, Drain, Event, Heard, NotAnswered, Sent, Tick, ToolFinished
-from worker.turn.facts import Committed, Compacted
+from worker.turn.events import (
+    Begin,
+    Cancel,
+    Decided,
+    Died,
+    Drain,
+    Event,
+    Heard,
+    InboxMoved,
+    InboxRead,
+    NotAnswered,
+    Sent,
+    Tick,
+    ToolFinished,
+)
+from worker.turn.facts import Committed, Compacted, Fact
+from worker.turn.opening import Calls
 from worker.turn.recurrence import Recurrence
 from worker.turn.start import CallTerms, TurnLimits, TurnStart
 from worker.turn.states import TRANSITIONS, Kind, State, kind_of
@@ -66,9 +79,7 @@ class TurnMachine:
         self._compacting = Compacting(
             limits.compaction, strategy, self._transcript, self._terms, self._tally, self._compacted
         )
-        self._calls = start.progress.calls
-        self._call: Call | None = None
-        """The call that is waited for."""
+        self._calls = Calls(start, self._terms, self._tally, self._transcript)
         self._batch: ToolBatch | None = None
         """The tools of the last call, while any is without a result."""
         self._draining = False
@@ -89,17 +100,17 @@ class TurnMachine:
             return None
         if self.state is State.COMPACTING:
             return min(self._compacting.deadline(), self._turn_deadline)
-        if self._call is None:
+        if self._calls.current is None:
             return self._turn_deadline
-        return min(self._call.deadline(), self._turn_deadline)
+        return min(self._calls.current.deadline(), self._turn_deadline)
 
     def _is_current(self, event: Event) -> bool:
         if not isinstance(event, Sent | Heard | NotAnswered | Died):
             return False
-        listener = self._compacting if self.state is State.COMPACTING else self._call
+        listener = self._compacting if self.state is State.COMPACTING else self._calls.current
         return listener is not None and listener.listens_to(event.call, event.attempt)
 
-    def _react(self, event: Event, now: float) -> list[Command]:  # noqa: PLR0911 - one arm an event
+    def _react(self, event: Event, now: float) -> list[Command]:  # noqa: C901, PLR0911 - one arm an event
         match event:
             case Begin():
                 return self._begin(now)
@@ -111,6 +122,12 @@ class TurnMachine:
                 return self._of_the_batch(lambda batch: batch.decided(decisions), now)
             case Drain():
                 return self._drain(now)
+            case Cancel(reason):
+                return self._cancel(reason)
+            case InboxRead(messages):
+                return self._opened(self._calls.open(now, messages, draining=self._draining))
+            case InboxMoved():
+                return self._opened(self._calls.look_again())
             case Tick() if now >= self._turn_deadline and self.state is not State.PARKED:
                 return [*self._abandon("turn_deadline"), self._fail(failures.turn_deadline())]
             case _ if self.state is State.COMPACTING:
@@ -170,22 +187,17 @@ class TurnMachine:
         return self._next_call(now)
 
     def _next_call(self, now: float) -> list[Command]:
-        number, is_new = self._next_number()
+        number, is_new = self._calls.next()
         if now >= self._turn_deadline:
             return [self._fail(failures.turn_deadline())]
-        if is_new and self._calls >= self._limits.max_calls:
+        if is_new and self._calls.opened >= self._limits.max_calls:
             return [self._fail(failures.max_calls(self._limits.max_calls))]
         if self._draining and self._limits.on_drain == "handoff":
             return self._hand_off()
         if not is_new:  # reissued, so unchanged
-            return self._open(now)
-        commands = self._compacting.begin(number, self._preferred(), now, draining=self._draining)
+            return self._opened(self._calls.open(now, draining=self._draining))
+        commands = self._compacting.begin(number, self._calls.preferred(), now, draining=self._draining)
         return commands + self._after_compacting(now)
-
-    def _next_number(self) -> tuple[int, bool]:
-        last = self._transcript.last
-        number = last.call + 1 if last is not None else 1
-        return number, number > self._start.progress.call and (self._call is None or self._call.number < number)
 
     def _compacted(self, fact: Compacted) -> None:
         self._transcript.add(fact)
@@ -195,41 +207,19 @@ class TurnMachine:
         if not self._compacting.is_over:
             self.state = State.COMPACTING
             return []
-        overflow = self._call.overflow if self._call is not None else None
+        overflow = self._calls.current.overflow if self._calls.current is not None else None
         if overflow is not None and not self._compacting.helped:
             return [self._fail(failures.still_too_long(overflow))]
-        return self._open(now)
+        return self._opened(self._calls.begin(now, draining=self._draining))
 
-    def _preferred(self) -> str:
-        return "" if self._transcript.last is None else self._transcript.last.provider
-
-    def _open(self, now: float) -> list[Command]:
-        number, is_new = self._next_number()
-        progress, overflowed = self._start.progress, self._call
-        request = partial(request_to, self._start, self._transcript)
-        self._call = Call(number, request, self._terms, self._tally, draining=self._draining)
-        if is_new:
-            self._calls += 1
-            commands = self._call.open(1, 0, now, preferred=self._preferred())
-        elif overflowed is not None:  # the provider said that it was too long: the same call once more, made shorter
-            commands = self._call.open_after(overflowed, now)
-        else:  # a driver that came before had opened it; its attempts and resumes are not forgotten
-            commands = self._call.open(
-                progress.attempt + 1,
-                progress.resumes_spent,
-                now,
-                streamed=progress.streamed,
-                preferred=progress.provider or self._preferred(),
-                died=progress.died,
-                before=progress.provider,
-            )
-        self.state = self._call.state
+    def _opened(self, commands: list[Command]) -> list[Command]:
+        self.state = self._calls.state
         return commands
 
     # The call, the tools, the process.
 
     def _of_the_call(self, event: Event, now: float) -> list[Command]:
-        call = self._call
+        call = self._calls.current
         if call is None or self.state is State.PARKED:
             return []  # a look at the clock while tools run: the watchdog ended with its call
         match event:
@@ -244,23 +234,25 @@ class TurnMachine:
                 commands = call.died(event, now)
             case _:
                 commands = call.tick(now)
-        return commands + self._after(call, now)
+        return self._after(call, commands, now)
 
-    def _after(self, call: Call, now: float) -> list[Command]:
+    def _after(self, call: Call, commands: list[Command], now: float) -> list[Command]:
         self.state = call.state
         if call.ending is not None:
-            return [self._seal(call.ending)]
+            return [*commands, self._seal(call.ending)]
         if call.overflow is not None:
             if not self._compacting.may_force(call.number):
-                return [self._fail(failures.still_too_long(call.overflow))]
-            commands = self._compacting.begin(call.number, call.asked, now, forced=True, draining=self._draining)
+                return [*commands, self._fail(failures.still_too_long(call.overflow))]
+            commands += self._compacting.begin(call.number, call.asked, now, forced=True, draining=self._draining)
             return commands + self._after_compacting(now)
         if call.committed is None:
-            return []
-        self._call = None
-        self._transcript.add(call.committed)
-        self._recurrence.add(call.committed)
-        return self._settle(call.committed, now)
+            return commands
+        commands = self._calls.completed(commands)
+        facts: tuple[Fact, ...] = (*self._transcript.carried, call.committed)
+        for fact in facts:
+            self._transcript.add(fact)
+            self._recurrence.add(fact)
+        return commands + self._settle(call.committed, now)
 
     def _of_the_batch(self, take: Callable[[ToolBatch], list[Command]], now: float) -> list[Command]:
         if self._batch is None:
@@ -275,20 +267,28 @@ class TurnMachine:
             return [] if self._batch is not None else [*before, *self._hand_off()]
         if self.state is State.COMPACTING:
             return self._compacting.drain() + self._after_compacting(now)
-        if self._call is None:
+        if self._calls.current is None:
             return []
-        commands = self._call.drain()
-        return commands + ([self._seal(self._call.ending)] if self._call.ending is not None else [])
+        commands = self._calls.current.drain()
+        return commands + ([self._seal(self._calls.current.ending)] if self._calls.current.ending is not None else [])
+
+    def _cancel(self, reason: str) -> list[Command]:
+        if self.state is not State.READY:
+            return [*self._abandon("cancelled"), self._seal(Ending("cancelled", reason))]
+        last = self._transcript.last  # an answer that was committed before stands
+        ending = self._ending(last) if last is not None and last.call >= self._start.progress.call else None
+        discards = void(self._start.progress, self._tally, "cancelled")
+        return [*discards, self._seal(ending or Ending("cancelled", reason))]
 
     def _hand_off(self) -> list[Command]:
         commands = self._compacting.abandon()
-        commands += self._call.hand_off() if self._call is not None else []
+        commands += self._calls.current.hand_off() if self._calls.current is not None else []
         self.state = State.HANDED_OFF
         return [*commands, HandOff()]
 
     def _abandon(self, reason: str) -> list[Command]:
         commands = self._compacting.abandon()
-        return commands + (self._call.abandon(reason) if self._call is not None else [])
+        return commands + (self._calls.current.abandon(reason) if self._calls.current is not None else [])
 
     def _fail(self, failure: Failure) -> Seal:
         return self._seal(Ending("failed", None, failure))

@@ -14,7 +14,7 @@ round in circles when its last steps are a round of one to three steps that was 
     A A (REPEATED) X A                       runs, for the same reason
 
 An outcome that changed is another step, so it breaks the circle by itself. So does a compaction: a model that can no
-longer read a result may well ask for it again.
+longer read a result may well ask for it again. So does a message that joins: it may well be what asks for it.
 """
 
 import json
@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from worker.codecs.events import ToolCall
-from worker.turn.facts import Committed, Compacted, Fact, ToolEnded
+from worker.turn.facts import Committed, Compacted, Fact, Joined, ToolEnded
 from worker.turn.verdict import ToolRefusal
 
 Judgement = Literal["run", "correct", "settle"]
@@ -74,7 +74,7 @@ class Recurrence:
                 self._commit = fact
             case ToolEnded():
                 self._take_result(fact)
-            case Compacted():
+            case Compacted() | Joined():
                 self._outcomes, self._corrections = set(), set()
                 self._steps.clear()
                 self._circling = self._corrected = frozenset()

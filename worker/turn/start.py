@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from worker.codecs.messages import Message, ToolSpec
-from worker.turn.facts import Fact, Progress
+from worker.turn.facts import Fact, Joined, Progress
 from worker.turn.watchdog import WatchdogLimits
 
 
@@ -53,7 +53,8 @@ class TurnStart:
 
     `history`: messages of earlier turns of the session. `retry_safe`: names of tools that may run again when a driver
     vanished while they ran. `asks`: names of tools that run only once a person has approved. `providers`: whom to ask,
-    the agent's own first, then its fallbacks in order; never empty.
+    the agent's own first, then its fallbacks in order; never empty. `joins`: waiting messages may join the turn after
+    its tools. `carried`: those that the last call took along, unless it has completed.
     """
 
     message: str
@@ -67,6 +68,8 @@ class TurnStart:
     asks: frozenset[str] = frozenset()
     max_tokens: int | None = None
     temperature: float | None = None
+    joins: bool = False
+    carried: tuple[Joined, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ What belongs here: the table. What must not be known here: what a transition doe
                         └───────────┴── drain ───────┴──> HANDED_OFF             PARKED
 
     COMPACTING comes before CALLING when the conversation has to be summed up first: a call beside the turn runs.
+    JOINING comes before it after tools, where waiting messages may join. A cancel leads from every state to SEALED.
 
 A pair that is not in the table is a bug of whoever sent the event: `LocalProtocolError`, and nothing changes.
 """
@@ -15,7 +16,21 @@ A pair that is not in the table is a bug of whoever sent the event: `LocalProtoc
 from enum import Enum
 
 from worker.codecs.events import SUBSTANTIVE, Completed, Failed
-from worker.turn.events import Begin, Decided, Died, Drain, Event, Heard, NotAnswered, Sent, Tick, ToolFinished
+from worker.turn.events import (
+    Begin,
+    Cancel,
+    Decided,
+    Died,
+    Drain,
+    Event,
+    Heard,
+    InboxMoved,
+    InboxRead,
+    NotAnswered,
+    Sent,
+    Tick,
+    ToolFinished,
+)
 
 
 class State(Enum):
@@ -33,6 +48,8 @@ class State(Enum):
     """The call completed; its tools run."""
     PARKED = "parked"
     """Nothing runs; a person must decide. This process is done with it, unless somebody has decided just now."""
+    JOINING = "joining"
+    """The inbox is asked which waiting messages the next call takes along."""
     COMPACTING = "compacting"
     """A call beside the turn sums the conversation up."""
     SEALED = "sealed"
@@ -58,6 +75,9 @@ class Kind(Enum):
     DECIDED = "decided"
     TICK = "tick"
     DRAIN = "drain"
+    CANCEL = "cancel"
+    INBOX_READ = "inbox_read"
+    INBOX_MOVED = "inbox_moved"
 
 
 _KINDS: dict[type[Event], Kind] = {
@@ -69,6 +89,9 @@ _KINDS: dict[type[Event], Kind] = {
     Decided: Kind.DECIDED,
     Tick: Kind.TICK,
     Drain: Kind.DRAIN,
+    Cancel: Kind.CANCEL,
+    InboxRead: Kind.INBOX_READ,
+    InboxMoved: Kind.INBOX_MOVED,
 }
 
 
@@ -85,7 +108,7 @@ def kind_of(event: Event, *, is_current: bool) -> Kind:
     return Kind.CONTENT if isinstance(event.event, SUBSTANTIVE) else Kind.KEEPALIVE
 
 
-_NEXT_CALL = frozenset({State.CALLING, State.COMPACTING, State.SEALED, State.HANDED_OFF})
+_NEXT_CALL = frozenset({State.CALLING, State.JOINING, State.COMPACTING, State.SEALED, State.HANDED_OFF})
 _AFTER_A_DEATH = frozenset({State.CALLING, State.WAITING, State.COMPACTING, State.SEALED})
 _AFTER_A_CALL = _NEXT_CALL | {State.RUNNING_TOOLS, State.PARKED}
 _COMPACTED = _NEXT_CALL
@@ -94,8 +117,17 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
     State.READY: {
         Kind.BEGIN: _AFTER_A_CALL,
         Kind.DRAIN: frozenset({State.READY, State.HANDED_OFF}),
+        Kind.CANCEL: frozenset({State.SEALED}),
+    },
+    State.JOINING: {
+        Kind.INBOX_READ: frozenset({State.CALLING}),
+        Kind.STALE: frozenset({State.JOINING}),
+        Kind.TICK: frozenset({State.JOINING, State.SEALED}),
+        Kind.DRAIN: frozenset({State.JOINING, State.HANDED_OFF}),
+        Kind.CANCEL: frozenset({State.SEALED}),
     },
     State.CALLING: {
+        Kind.INBOX_MOVED: frozenset({State.JOINING}),
         Kind.SENT: frozenset({State.CALLING}),
         Kind.KEEPALIVE: frozenset({State.CALLING}),
         Kind.CONTENT: frozenset({State.STREAMING}),
@@ -106,6 +138,7 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.STALE: frozenset({State.CALLING}),
         Kind.TICK: _AFTER_A_DEATH,
         Kind.DRAIN: frozenset({State.CALLING, State.HANDED_OFF}),
+        Kind.CANCEL: frozenset({State.SEALED}),
     },
     State.STREAMING: {
         Kind.KEEPALIVE: frozenset({State.STREAMING}),
@@ -116,23 +149,27 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.STALE: frozenset({State.STREAMING}),
         Kind.TICK: _AFTER_A_DEATH | {State.STREAMING},
         Kind.DRAIN: frozenset({State.STREAMING, State.HANDED_OFF}),
+        Kind.CANCEL: frozenset({State.SEALED}),
     },
     State.WAITING: {
         Kind.STALE: frozenset({State.WAITING}),
         Kind.TICK: frozenset({State.CALLING, State.WAITING, State.SEALED}),
         Kind.DRAIN: frozenset({State.HANDED_OFF, State.SEALED}),
+        Kind.CANCEL: frozenset({State.SEALED}),
     },
     State.RUNNING_TOOLS: {
         Kind.TOOL_FINISHED: _AFTER_A_CALL,
         Kind.STALE: frozenset({State.RUNNING_TOOLS}),
         Kind.TICK: frozenset({State.RUNNING_TOOLS, State.SEALED}),
         Kind.DRAIN: frozenset({State.RUNNING_TOOLS}),
+        Kind.CANCEL: frozenset({State.SEALED}),
     },
     State.PARKED: {
         Kind.DECIDED: _AFTER_A_CALL,
         Kind.STALE: frozenset({State.PARKED}),
         Kind.TICK: frozenset({State.PARKED}),
         Kind.DRAIN: frozenset({State.PARKED}),
+        Kind.CANCEL: frozenset({State.SEALED}),
     },
     State.COMPACTING: {
         Kind.SENT: frozenset({State.COMPACTING}),
@@ -145,6 +182,7 @@ TRANSITIONS: dict[State, dict[Kind, frozenset[State]]] = {
         Kind.STALE: frozenset({State.COMPACTING}),
         Kind.TICK: _COMPACTED,
         Kind.DRAIN: _COMPACTED,
+        Kind.CANCEL: frozenset({State.SEALED}),
     },
     State.SEALED: {},
     State.HANDED_OFF: {},

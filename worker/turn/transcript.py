@@ -10,7 +10,16 @@ from dataclasses import replace
 from worker.codecs.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from worker.turn import verdict
 from worker.turn.compaction import compacted
-from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, Compacted, Fact, ToolEnded, ToolStarted
+from worker.turn.facts import (
+    ApprovalAsked,
+    ApprovalDecided,
+    Committed,
+    Compacted,
+    Fact,
+    Joined,
+    ToolEnded,
+    ToolStarted,
+)
 
 NEVER_RUN = "This tool call was not run: the turn ended first."
 """What later turns of the session read where a tool call has no result; a request without one would be refused."""
@@ -40,6 +49,8 @@ class Transcript:
         """The last time the conversation was made shorter, if no call has completed since."""
         self.tokens_after_compaction: int | None = None
         """Input tokens of the first call that completed after it."""
+        self.carried: tuple[Joined, ...] = ()
+        """Messages that the open call takes along: in its requests, and in no compaction, until it has completed."""
         self.facts: list[Fact] = []
         self._history = history
         self._message = message
@@ -56,9 +67,12 @@ class Transcript:
                 if self.compacted is not None:
                     self.tokens_after_compaction = fact.usage.input_tokens if fact.usage else None
                 self.compacted = None
+                self.carried = ()
                 self.empties = self.empties + 1 if verdict.is_empty(fact) else 0
             case Compacted():
                 self.compacted = fact
+            case Joined():
+                pass
             case _ if self.last is None or fact.call != self.last.call:
                 pass  # of an earlier call: a late answer to a question that is settled, say
             case ToolStarted(index=index):
@@ -80,10 +94,10 @@ class Transcript:
                 shown.append(message)
             elif message.text or message.tool_calls:  # nobody takes an empty one
                 shown.append(replace(message, echo=None))
-        return tuple(shown)
+        return (*shown, *(UserMessage(message.text) for message in self.carried))
 
     def conversation(self) -> tuple[tuple[Message, ...], int]:
-        """All messages, and the index of the one that began the turn."""
+        """All messages that stand, and the index of the one that began the turn."""
         return _told(self._history, self._message, self.facts, goes_on=True)
 
 
@@ -95,7 +109,7 @@ def with_turn(history: tuple[Message, ...], message: str, facts: Iterable[Fact])
 def _told(
     history: tuple[Message, ...], message: str, facts: Iterable[Fact], *, goes_on: bool
 ) -> tuple[tuple[Message, ...], int]:
-    """The message, then each completed call with the results of its tools; made shorter where a fact says so."""
+    """The message, then what joined with each completed call, its answer and its tools' results; shorter where told."""
     facts = list(facts)
     results = {
         (fact.call, fact.index): verdict.OUTCOME_UNKNOWN.result for fact in facts if isinstance(fact, ToolStarted)
@@ -106,6 +120,8 @@ def _told(
     for fact in facts:
         if isinstance(fact, Committed):
             messages += _answer(fact, results, goes_on=goes_on)
+        elif isinstance(fact, Joined):
+            messages += (UserMessage(fact.text),)
         elif isinstance(fact, Compacted):
             messages, begins_at = compacted(messages, begins_at, fact)
     return messages, begins_at

@@ -11,7 +11,7 @@
 -- deadline; keeps what the session remembers from expiring while a turn lives.
 -- The same nonce again, while it holds the lease or nobody has taken it: the same grant, and a fresh lease.
 -- Replies {} | {record (names and values), journal, text, session record (names and values), watched 0|1, ms to the
--- deadline}
+-- deadline, turn and message of all that the last call carries}
 local turn = redis.call('LINDEX', KEYS[1], 0)
 if not turn then
   redis.call('ZREM', KEYS[2], ARGV[4])
@@ -47,6 +47,11 @@ end
 local lease = string.format('%.0f', now + ARGV[2])
 redis.call('HSET', record, 'lease_ms', lease)
 redis.call('ZADD', KEYS[2], lease, ARGV[4])
+local carried = {}
+for id in string.gmatch(redis.call('HGET', record, 'carried') or '', '%S+') do
+  carried[#carried + 1] = id
+  carried[#carried + 1] = redis.call('HGET', ARGV[5] .. 'turn:' .. id, 'message') or ''
+end
 local watched_until = redis.call('ZSCORE', KEYS[5], turn)
 return {
   redis.call('HGETALL', record),
@@ -54,5 +59,6 @@ return {
   redis.call('GET', ARGV[5] .. 'text:' .. turn) or '',
   redis.call('HGETALL', KEYS[3]),
   (watched_until and tonumber(watched_until) > now) and 1 or 0,
-  string.format('%.0f', deadline - now)
+  string.format('%.0f', deadline - now),
+  carried
 }

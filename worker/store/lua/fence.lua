@@ -9,15 +9,18 @@
 --   SEALED        the turn has ended
 --   IGNORED       the op number is older than the last one
 --   REWOUND last  the record knows fewer ops than were acknowledged
+--   CANCELLED     someone wants the turn to end, and the verb would let it go on
 --   TAKEN         the last op has this number and was another verb
 --   the first answer, byte for byte, when this op is the last one
 -- A script checks all else before it writes. It answers STATE and a reason when the verb is not allowed now.
 --
 -- `emit(turn, out, field, value)` gives an output its number: the stream id is <ms>-<seq>, seq without gaps from 1.
 -- `done(turn, reply, ...)` stores the reply with the op number, and the fields and values given, in one write.
+local goes_on = {open_call = true, commit = true, tool_start = true, ask_approval = true, park = true}
+
 local function fence(verb)
   local stored = redis.call('HMGET', KEYS[1], 'nonce', 'op', 'reply', 'state', 'seq', 'at', 'open', 'marker',
-    'open_bytes')
+    'open_bytes', 'cancel')
   if stored[1] ~= ARGV[1] then
     return nil, {'FENCED'}
   end
@@ -45,6 +48,9 @@ local function fence(verb)
   end
   if op > last + 1 then
     return nil, {'REWOUND', stored[2]}
+  end
+  if goes_on[verb] and (stored[10] or '') ~= '' then
+    return nil, {'CANCELLED'}
   end
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -3,13 +3,14 @@
 -- open_call: an attempt of a call is about to be sent. Stored before the request leaves, so that no takeover starts
 -- the counters afresh.
 --
--- KEYS 1 turn record
+-- KEYS 1 turn record; 2 queue
 -- ARGV 1..5 fence; 6 resumes of this call so far; 7 '1' when this is the call's first attempt; 8 the provider's name;
---      9 '1' when it goes on where content had come
+--      9 '1' when it goes on where content had come; 10.. the turns whose messages a first attempt carries, in order
 -- Writes the record: call, attempt, open = '<call>.<attempt>', open_bytes, resumes, calls, provider, streamed; nobody
--- has died of this attempt yet.
--- Replies OK seq | STATE 'open' while another attempt is open, 'order' when the attempt does not come after the last
--- one | the fence's. Refused at maxmemory.
+-- has died of this attempt yet. A first attempt writes what the call carries, further ones leave it.
+-- Replies OK seq | INBOX when the turns to be carried do not stand directly behind this one in the queue, in that order
+-- | STATE 'open' while another attempt is open, 'order' when the attempt does not come after the last one | the
+-- fence's. Refused at maxmemory.
 local turn, refusal = fence('open_call')
 if not turn then
   return refusal
@@ -24,6 +25,14 @@ local is_next_call = is_new and call > tonumber(last[1])
 local is_next_attempt = not is_new and call == tonumber(last[1]) and attempt > tonumber(last[2])
 if not is_next_call and not is_next_attempt then
   return {'STATE', 'order'}
+end
+for i = 10, #ARGV do
+  if redis.call('LINDEX', KEYS[2], i - 9) ~= ARGV[i] then
+    return {'INBOX'}
+  end
+end
+if is_new then
+  redis.call('HSET', KEYS[1], 'carried', table.concat(ARGV, ' ', 10))
 end
 return done(turn, {'OK', turn.seq}, 'call', ARGV[3], 'attempt', ARGV[4], 'open', turn.attempt, 'open_bytes', 0,
   'resumes', ARGV[6], 'calls', tonumber(last[3]) + (is_new and 1 or 0), 'provider', ARGV[8], 'died', '',

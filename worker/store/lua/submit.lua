@@ -1,18 +1,26 @@
 #!lua
+-- prelude: cancelling
+-- prelude: ending
+-- prelude: fence
 -- submit: a message becomes a turn, durable before anyone is told. A turn id stands for one submit, however often it
 -- is sent.
 --
 -- KEYS 1 turn record; 2 queue; 3 due; 4 live; 5 watch; 6 log; 7 idempotency key, if there is one
 -- ARGV 1 turn; 2 session; 3 the session's member of due; 4 ms to be watched from now on, or 0; 5 most entries the log
---      may hold; 6 fingerprint of the message; 7 seconds for which the key stands; 8.. fields and values of the record
+--      may hold; 6 fingerprint of the message; 7 seconds for which the key stands; 8 what is done where another turn of
+--      the session runs or waits: 'queue', 'reject' or 'interrupt'; 9 what the names of the partition's keys begin with;
+--      10 record version that the sender reads and writes; 11 who interrupts; 12 retention in seconds; 13 the end of an
+--      interrupted turn, as an output (JSON); 14.. fields and values of the record
 -- Writes the record (with created_ms), puts the turn at the queue's end, and makes the session due now unless it is due
--- anyway.
--- Replies NEW turn session | SAME turn session: the key stands for this message | CONFLICT turn: it stands for another
--- one | FULL entries: the relay is too far behind. Refused at maxmemory.
+-- anyway. With 'interrupt' the turn at the head of the queue is cancelled in the same step, as `cancel_turn` says, and
+-- what waits behind it keeps its place; one that a newer version has written is left, and the message waits.
+-- Replies NEW turn session interrupted, the last one '' where none was | SAME turn session: the key stands for this
+-- message | CONFLICT turn: it stands for another one | BUSY turn: with 'reject', the one at the head | FULL entries: the
+-- relay is too far behind. Refused at maxmemory.
 -- A repeat writes one field again, because a server counts only this connection's writes as what WAITAOF waits for.
 if redis.call('EXISTS', KEYS[1]) == 1 then
   redis.call('HSET', KEYS[1], 'turn', ARGV[1])
-  return {'NEW', ARGV[1], ARGV[2]}
+  return {'NEW', ARGV[1], ARGV[2], redis.call('HGET', KEYS[1], 'interrupted') or ''}
 end
 if KEYS[7] then
   local known = redis.call('HMGET', KEYS[7], 'turn', 'session', 'fingerprint')
@@ -28,13 +36,22 @@ local entries = redis.call('XLEN', KEYS[6])
 if entries >= tonumber(ARGV[5]) then
   return {'FULL', entries}
 end
+local head = redis.call('LINDEX', KEYS[2], 0)
+if head and ARGV[8] == 'reject' then
+  return {'BUSY', head}
+end
+local interrupted = ''
+if head and ARGV[8] == 'interrupt' then
+  local reply = cancel_turn(ARGV[9], head, 'interrupted', ARGV[11], ARGV[10], ARGV[12], ARGV[13])
+  interrupted = (reply[1] == 'SEALED' or reply[1] == 'FLAGGED') and head or ''
+end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_ms = string.format('%.0f', now)
 redis.call('HSET', KEYS[1], 'turn', ARGV[1], 'session', ARGV[2], 'created_ms', now_ms, 'state', 'queued', 'nonce', '',
   'lease_ms', 0, 'epoch', 0, 'op', 0, 'reply', '', 'seq', 0, 'at', 0, 'marker', 0, 'open', '', 'open_bytes', 0,
-  'call', 0, 'attempt', 0, 'calls', 0, 'resumes', 0, 'discards', 0, 'crashes', 0, 'streamed', 0,
-  unpack(ARGV, 8))
+  'call', 0, 'committed', 0, 'attempt', 0, 'calls', 0, 'resumes', 0, 'discards', 0, 'crashes', 0, 'streamed', 0,
+  'interrupted', interrupted, unpack(ARGV, 14))
 redis.call('RPUSH', KEYS[2], ARGV[1])
 redis.call('ZADD', KEYS[3], 'NX', now_ms, ARGV[3])
 redis.call('ZADD', KEYS[4], now_ms, ARGV[1])
@@ -45,4 +62,4 @@ if KEYS[7] then
   redis.call('HSET', KEYS[7], 'v', 1, 'turn', ARGV[1], 'session', ARGV[2], 'fingerprint', ARGV[6])
   redis.call('EXPIRE', KEYS[7], ARGV[7])
 end
-return {'NEW', ARGV[1], ARGV[2]}
+return {'NEW', ARGV[1], ARGV[2], interrupted}
