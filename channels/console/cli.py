@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 from channels.console import exits
-from channels.console.token_commands import tokens_app
+from channels.console.http_commands import serve_web, tokens_app
 from channels.delivery.model import State
 from worker.errors import ConfigurationError
 
@@ -40,6 +40,7 @@ app.add_typer(approvals_app, name="approvals")
 app.add_typer(providers_app, name="providers")
 app.add_typer(tools_app, name="tools")
 app.add_typer(tokens_app, name="token")
+app.command("web", epilog="Example: lastword web --port 8080")(serve_web)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Agent = Annotated[str, typer.Option(help=r"Name of the \[agents.NAME] that answers.")]
@@ -58,20 +59,6 @@ def up_command() -> None:
     from channels.settings import load_settings
 
     raise typer.Exit(up.run_up(load_settings()))
-
-
-@app.command("web", epilog="Example: lastword web --port 8080")
-def web_command(
-    host: Annotated[str | None, typer.Option(help="Instead of web.host.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Instead of web.port; 0: any free one.")] = None,
-) -> None:
-    """Serve the HTTP API: submit, status, cancel, approvals, and live events. SIGTERM drains it."""
-    from channels.settings import load_settings
-    from channels.web.server import run_web
-
-    loaded = load_settings()
-    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    raise typer.Exit(run_web(loaded.model_copy(update={"web": loaded.web.model_copy(update=given)})))
 
 
 @app.command("run", epilog='Example: lastword run "What is the time in Oslo?" --json')

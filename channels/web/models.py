@@ -43,9 +43,9 @@ class SubmitRequest(_Model):
     requester: Person | None = Field(
         default=None, description="Who alone may decide what the turn asks. Null: anybody who may decide approvals."
     )
-    on_busy: OnBusy = Field(
-        default="queue",
-        description="Where a turn of the session goes on: wait behind it, be refused, or cancel it and go first.",
+    on_busy: OnBusy | None = Field(
+        default=None,
+        description="Where a turn of the session goes on: wait, be refused, or cancel it. Null: turns.on_busy.",
     )
 
 

@@ -86,7 +86,7 @@ OPERATIONS = (
                 {"type": "string", "minLength": 1, "maxLength": MAX_IDEMPOTENCY_KEY},
             ),
         ),
-        errors=("conflict", "store_full"),
+        errors=("conflict", "busy", "store_full"),
     ),
     Operation(
         name="list_turns",

@@ -115,11 +115,12 @@ class Reader:
         if found is None:
             self._is_over = True
             return
+        ending = await read_ending(self._client, turn) if found.state == "sealed" else []
         at_ms, _, seq = found.last_id.partition("-")
         snapshot = Snapshot(
             turn=turn,
             reason=reason,
-            seq=int(seq),
+            seq=ending[0][0][1] - 1 if ending else int(seq),  # how it ended follows, and is not known yet
             at_ms=int(at_ms),
             epoch=found.epoch,
             state=cast("State", found.state),
@@ -136,7 +137,7 @@ class Reader:
         self._cursor = Cursor(place)
         if snapshot.state == "sealed":
             self._is_over = True
-            for place, output in await read_ending(self._client, turn):
+            for place, output in ending:
                 yield Frame(place, output).event
             return
         async for event in self._join():

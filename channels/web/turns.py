@@ -32,7 +32,7 @@ from channels.web.tokens import Token
 from worker import api, ids
 from worker.errors import ConfigurationError
 from worker.store import records
-from worker.store.inbox import IdempotencyConflict
+from worker.store.inbox import IdempotencyConflict, SessionBusy
 from worker.store.records import TurnRecord
 
 _KEY_HEADER = "Idempotency-Key"
@@ -70,9 +70,13 @@ class TurnRoutes:
                 destinations=asked.destinations,
                 idempotency_key=key,
                 requester=asked.requester,
+                on_busy=asked.on_busy,
             )
         except ConfigurationError as error:
             raise refusal_of(error) from None
+        except SessionBusy:
+            message = "session: a turn of it goes on, and on_busy is reject; send it again later, or let it wait"
+            raise Refused("busy", message, field="session") from None
         except IdempotencyConflict:
             message = f"this {_KEY_HEADER} stands for another message: use a key of its own for each message"
             raise Refused("conflict", message, field=_KEY_HEADER) from None

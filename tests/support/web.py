@@ -1,17 +1,16 @@
 """A web process in the test's own loop: the real application behind the real server, on a free port of the loopback.
 
-What belongs here: starting and ending it, tokens, and a reader of server-sent events with the fold that every reader has.
+What belongs here: starting and ending it, tokens, and a reader of server-sent events with the fold that each one has.
 """
 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-import redis.asyncio
 import uvicorn
 
 from channels.settings import Settings
@@ -37,7 +36,7 @@ def web_settings(url: str, **web: Any) -> Settings:
 class Served:
     """A web process that answers at `url`."""
 
-    def __init__(self, url: str, client: redis.asyncio.Redis, settings: Settings, process: WebProcess) -> None:
+    def __init__(self, url: str, client: Any, settings: Settings, process: WebProcess) -> None:
         self.url = url
         self.redis = client
         self.settings = settings
@@ -146,7 +145,7 @@ class EventSource:
 
 async def read_along(
     client: httpx.AsyncClient, turn: str, fold: Fold, *, query: str = "", last_id: str | None = None
-) -> AsyncIterator[Event]:
+) -> AsyncGenerator[Event, None]:
     """The events of one connection, folded into `fold` as they come; fails after `WITHIN_S` seconds."""
     named = fold.last_id if last_id is None else last_id
     headers = {"Last-Event-ID": named} if named else {}

@@ -6,7 +6,7 @@ What belongs here: the steps of a driver, a takeover, a trim and a store that is
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.store.turns import Redis, commit, discard, driver_of, granted, taken
+from tests.store.turns import SESSION, Redis, commit, discard, driver_of, granted, taken
 from worker.output.events import TurnCompletedOutput
 from worker.store import keys
 from worker.store.tick import StagingTick
@@ -40,8 +40,8 @@ class WrittenTurn:
     pieces: int = 0
 
     @classmethod
-    async def begun(cls, client: Redis) -> "WrittenTurn":
-        turn = cls(client, driver_of(client, await granted(client, watch_s=60)), StagingTick(client))
+    async def begun(cls, client: Redis, session: str = SESSION) -> "WrittenTurn":
+        turn = cls(client, driver_of(client, await granted(client, session=session, watch_s=60)), StagingTick(client))
         turn.accumulator.watched = True
         turn.tick.add(turn.accumulator)
         return turn

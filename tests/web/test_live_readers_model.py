@@ -179,6 +179,12 @@ async def play(client: Any, steps: list[tuple[str, Any]]) -> None:
     await written.end()
     await world.settle()
     world.check()
+    latest = [OneReader(written, world.outputs, wanted) for wanted in FILTERS]
+    for reader in latest:
+        reader.join()
+        await reader.read()
+    world.readers += latest
+    world.check()
     for reader in world.readers:
         assert reader.fold.buffer.outcome == "completed"
         assert reader.fold.names[-1] == "turn_completed"

@@ -80,7 +80,7 @@ ROUTES = [
 @pytest.mark.requirement("tokens:scopes")
 @pytest.mark.parametrize(("method", "path", "scope"), ROUTES)
 async def test_each_route_wants_its_scope_and_says_which(web: Served, method: str, path: str, scope: str) -> None:
-    body = {"json": {"prompt": "hi"}} if path == "/v1/turns" and method == "POST" else {}
+    body: dict[str, Any] = {"json": {"prompt": "hi"}} if path == "/v1/turns" and method == "POST" else {}
     if path.startswith("/v1/approvals/"):
         body = {"json": {"option": "deny"}}
     others = sorted(set(tokens.SCOPES) - {scope})
@@ -158,6 +158,7 @@ async def test_outcomes_go_to_any_url_only_with_the_scope_for_it(web: Served) ->
         assert (await client.post("/v1/turns", json=body)).status_code == 202
 
 
+@pytest.mark.requirement("tuning:web:requests-per-minute")
 @pytest.mark.requirement("web:rates")
 async def test_a_token_that_asks_too_often_waits_and_others_do_not(real_url: str) -> None:
     async with serving(web_settings(real_url, requests_per_minute=5)) as web:
@@ -171,6 +172,7 @@ async def test_a_token_that_asks_too_often_waits_and_others_do_not(real_url: str
             assert (await other.get("/v1/turns")).status_code == 200
 
 
+@pytest.mark.requirement("tuning:web:failures-per-minute")
 @pytest.mark.requirement("web:rates")
 async def test_who_guesses_tokens_is_slowed_down_and_who_has_one_is_not(real_url: str) -> None:
     async with serving(web_settings(real_url, failures_per_minute=3)) as web, await web.client("turns:read") as client:
@@ -189,3 +191,17 @@ async def test_processes_count_together(real_url: str) -> None:
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {text}"}) as client:
             answers = await asyncio.gather(*(client.get(f"{web.url}/v1/turns") for web in (one, two) * 4))
     assert sorted(answer.status_code for answer in answers) == [200] * 4 + [429] * 4
+
+
+@pytest.mark.requirement("tuning:web:trusted-proxies")
+@pytest.mark.requirement("web:settings:proxies")
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_the_address_of_a_client_is_what_a_trusted_proxy_says(real_url: str, trusted: bool) -> None:
+    proxies = ("127.0.0.1",) if trusted else ()
+    settings = web_settings(real_url, failures_per_minute=2, trusted_proxies=proxies)
+    async with serving(settings) as web, httpx.AsyncClient(base_url=web.url) as client:
+        codes = [
+            (await client.get("/v1/turns", headers={"X-Forwarded-For": f"192.0.2.{number}"})).status_code
+            for number in range(4)
+        ]
+    assert codes == ([401] * 4 if trusted else [401, 401, 429, 429])

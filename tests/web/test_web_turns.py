@@ -209,6 +209,7 @@ async def test_another_type_of_content_is_refused(web: Served) -> None:
         assert answer.status_code == 202
 
 
+@pytest.mark.requirement("tuning:web:body-bytes")
 @pytest.mark.requirement("web:body-cap")
 async def test_a_body_beyond_the_cap_is_refused_before_it_has_come(real_url: str) -> None:
     async with serving(web_settings(real_url, body_bytes=2000)) as web, await web.client(*WRITE) as client:
@@ -299,3 +300,35 @@ async def test_a_turn_of_http_is_claimed_like_every_other(web: Served) -> None:
     driver = driver_of(web.redis, grant)
     await driver.open_call(1, 1, 0, True)
     await driver.commit(completed(1, 1, ""), NO_USAGE, [])
+
+
+@pytest.mark.requirement("web:cancel")
+async def test_a_turn_that_waits_ends_at_once_and_only_once(web: Served) -> None:
+    async with await web.client(*WRITE, name="alice") as client:
+        turn = await submitted(client)
+        answers = [(await client.post(turn["urls"]["cancel"])).json() for _ in range(2)]
+        seen = (await client.get(turn["urls"]["turn"])).json()
+    assert answers[0] == {"turn": turn["turn"], "state": "cancelled", "outcome": "cancelled"}
+    assert answers[1] == {"turn": turn["turn"], "state": "ended", "outcome": "cancelled"}
+    assert (seen["state"], seen["outcome"]) == ("sealed", "cancelled")
+
+
+@pytest.mark.requirement("web:cancel")
+async def test_a_turn_that_ended_stays_as_it_ended(web: Served) -> None:
+    async with await web.client(*WRITE) as client:
+        turn = await submitted(client, session="chat/1")
+        await seal(driver_of(web.redis, await taken(web.redis, "chat/1")))
+        answer = (await client.post(turn["urls"]["cancel"])).json()
+    assert (answer["state"], answer["outcome"]) == ("ended", "completed")
+
+
+@pytest.mark.requirement("web:on-busy")
+async def test_a_message_for_a_busy_session_waits_is_refused_or_comes_first(web: Served) -> None:
+    async with await web.client(*WRITE) as client:
+        first = await submitted(client, session="chat/1")
+        waits = await submitted(client, session="chat/1")
+        refused = await client.post("/v1/turns", json={"prompt": "hi", "session": "chat/1", "on_busy": "reject"})
+        assert error_of(refused) == (409, "busy", "session")
+        await submitted(client, session="chat/1", on_busy="interrupt")
+        states = [(await client.get(turn["urls"]["turn"])).json()["outcome"] for turn in (first, waits)]
+    assert states == ["cancelled", None]

@@ -1,4 +1,4 @@
-"""The commands of `lastword token` and their arguments.
+"""The commands around the HTTP API, `lastword web` and `lastword token`, and their arguments.
 
 What belongs here: names, arguments and help. What must not be known here: what a command does; each line hands over.
 """
@@ -10,6 +10,19 @@ import typer
 tokens_app = typer.Typer(help="Who may use the HTTP API.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def serve_web(
+    host: Annotated[str | None, typer.Option(help="Instead of web.host.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Instead of web.port; 0: any free one.")] = None,
+) -> None:
+    """Serve the HTTP API: submit, status, cancel, approvals, and live events. SIGTERM drains it."""
+    from channels.settings import load_settings
+    from channels.web.server import run_web
+
+    loaded = load_settings()
+    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    raise typer.Exit(run_web(loaded.model_copy(update={"web": loaded.web.model_copy(update=given)})))
 
 
 @tokens_app.command(
