@@ -39,7 +39,11 @@ STEPS = st.lists(
         st.tuples(st.just("trim"), st.integers(1, 30)),
         st.tuples(st.just("save"), st.just(0)),
         st.tuples(st.just("put_back"), st.just(0)),
+        st.tuples(st.just("said_and_trimmed"), st.tuples(st.integers(2, 12), st.integers(1, 30))),
+        st.tuples(st.just("read_and_lost"), st.tuples(st.integers(0, 5), st.booleans())),
         st.tuples(st.just("pump"), st.just(0)),
+        st.tuples(st.just("all_read"), st.just(0)),
+        st.tuples(st.just("all_read"), st.just(0)),
         st.tuples(st.just("refresh"), st.just(0)),
         st.tuples(st.just("join"), A_READER),
         st.tuples(st.just("read"), A_READER),
@@ -131,8 +135,17 @@ class World:
                 if self.saved is not None:
                     await self.written.be_put_back(self.saved)
                     await self.outputs.refresh_once()
+            case "said_and_trimmed":
+                await self.written.say(what[0])
+                await self.written.trim(what[1])
+            case "read_and_lost":
+                await self.lose(*what)
             case "pump":
                 await self.outputs.read_once(0)
+            case "all_read":
+                await self.outputs.read_once(0)
+                for reader in self.readers:
+                    await reader.read()
             case "refresh":
                 await self.outputs.refresh_once()
             case "join":
@@ -145,6 +158,16 @@ class World:
                 await self.readers[what[0]].forget(what[1])
             case "foreign":
                 await self.readers[what[0]].come_with(what[1])
+
+    async def lose(self, pieces: int, completes: bool) -> None:
+        """Everybody reads what the store then loses."""
+        saved = await self.written.save()
+        await self.written.say(pieces)
+        if completes:
+            await self.written.complete()
+        await self.do("all_read", 0)
+        await self.written.be_put_back(saved)
+        await self.outputs.refresh_once()
 
     async def settle(self) -> None:
         """Everybody reads until nothing is new."""
@@ -165,9 +188,11 @@ class World:
             assert buffer.staged == shown
 
 
-async def play(client: Any, steps: list[tuple[str, Any]]) -> None:
+async def play(client: Any, steps: list[tuple[str, Any]], *, all_join: bool) -> None:
     written = await WrittenTurn.begun(client)
     world = World(written, LiveOutputs(client, client))
+    if all_join:
+        await world.settle()
     for step, what in steps:
         await world.do(step, what)
     await world.settle()
@@ -206,22 +231,24 @@ async def fake() -> AsyncIterator[Any]:
 
 @pytest.mark.requirement("readers:property")
 @settings(max_examples=60)
-@given(steps=STEPS)
-def test_whatever_happens_on_the_way_a_reader_ends_with_the_text_of_the_turn(steps: list[tuple[str, Any]]) -> None:
+@given(steps=STEPS, all_join=st.booleans())
+def test_whatever_happens_on_the_way_a_reader_ends_with_the_text_of_the_turn(
+    steps: list[tuple[str, Any]], all_join: bool
+) -> None:
     async def run() -> None:
         async with fake() as client:
-            await play(client, steps)
+            await play(client, steps, all_join=all_join)
 
     asyncio.run(run())
 
 
 @pytest.mark.requirement("readers:property")
 @settings(max_examples=60)
-@given(steps=STEPS)
-def test_on_a_real_server_too(server: EmbeddedServer, steps: list[tuple[str, Any]]) -> None:
+@given(steps=STEPS, all_join=st.booleans())
+def test_on_a_real_server_too(server: EmbeddedServer, steps: list[tuple[str, Any]], all_join: bool) -> None:
     async def run() -> None:
         async with redis.asyncio.Redis.from_url(server.url) as client:
             await client.flushall()
-            await play(client, steps)
+            await play(client, steps, all_join=all_join)
 
     asyncio.run(run())

@@ -66,7 +66,6 @@ class CommitBuffer:
         buffer._last_seq = snapshot.seq
         if snapshot.call:
             buffer._staging = (snapshot.call, snapshot.attempt)
-            buffer._completed_call = snapshot.call - 1
         return buffer
 
     @property
