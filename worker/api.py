@@ -13,7 +13,7 @@ import redis.asyncio
 
 from worker import ids
 from worker.errors import ConfigurationError, LastwordError, StoreUnavailable
-from worker.observability import warn
+from worker.observability import info, warn
 from worker.output.approvals import REFUSALS, Refusal
 from worker.settings import WorkerSettings
 from worker.store import approvals, cancels, inbox
@@ -100,6 +100,8 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
 
 
 def _woken(wake: Callable[[str], None], submitted: Submitted) -> Submitted:
+    if submitted.interrupted is not None:
+        info("turn_interrupted", turn=submitted.interrupted, session=submitted.session, by=submitted.turn)
     _wake(wake, submitted.turn, submitted.session)
     return submitted
 
@@ -156,6 +158,7 @@ async def cancel_turn(
     answer = await cancels.cancel(client, turn, by, round(settings.turns.keep_s))
     if answer is None:
         raise TurnNotFound(_NO_TURN.format(turn))
+    info("turn_cancel", turn=turn, session=answer.session, state=answer.state, outcome=answer.outcome)
     if answer.state in ("cancelled", "cancelling"):
         _wake(wake, turn, answer.session)
     return answer

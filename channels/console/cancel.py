@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from functools import partial
+from time import monotonic
 
 from channels.console import exits
 from channels.console.approvals import person
@@ -30,8 +31,8 @@ _SAID = {
 def run_cancel(settings: Settings, turn: str, by: str | None, wait_s: float, *, as_json: bool) -> int:
     """Ask for the end of a turn; returns the exit code. `by` None: the person who is logged in. `wait_s`: for its end.
 
-    The code is 0 when the turn is cancelled, or will be; after a wait, and for a turn that had ended before, that of
-    its outcome, except that `cancelled` is what was wanted.
+    The code is 0 when the turn is cancelled, or will be; 1 when it has ended otherwise; 5 when it has not ended within
+    the wait.
     """
     return ask(settings, partial(_cancel, turn, by, wait_s, as_json))
 
@@ -59,23 +60,18 @@ async def _cancel(  # noqa: PLR0913, PLR0917 - the arguments of the command
     said = _SAID.get(answer.state, "") if outcome is None or answer.state == "cancelled" else f"ended: {outcome}"
     told = {"turn": turn, "state": answer.state, "outcome": outcome}
     sys.stdout.write((json.dumps(told) if as_json else f"{turn} {said}") + "\n")
-    if answer.state == "newer":
+    if answer.state == "newer" or outcome not in (None, "cancelled"):
         return exits.FAILED
-    if outcome in (None, "cancelled"):
-        return exits.UNDECIDED if wait_s and outcome is None else exits.OK
-    return exits.of_outcome(outcome) or exits.FAILED
+    return exits.UNDECIDED if wait_s and outcome is None else exits.OK
 
 
 async def _outcome(client: Client, turn: str, wait_s: float) -> str | None:
-    """How the turn has ended, within `wait_s` seconds."""
-    try:
-        async with asyncio.timeout(wait_s):
-            while True:
-                record = await read_turn(client, turn)
-                if record is None:
-                    raise ConfigurationError(f"turn {turn} is not known any more")
-                if record.outcome is not None:
-                    return record.outcome
-                await asyncio.sleep(_LOOK_AGAIN_S)
-    except TimeoutError:
-        return None
+    """How the turn has ended, within `wait_s` seconds; None: it has not."""
+    patience_ends = monotonic() + wait_s
+    while True:
+        record = await read_turn(client, turn)
+        if record is None:
+            raise ConfigurationError(f"turn {turn} is not known any more")
+        if record.outcome is not None or monotonic() >= patience_ends:
+            return record.outcome
+        await asyncio.sleep(_LOOK_AGAIN_S)

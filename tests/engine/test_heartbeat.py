@@ -13,8 +13,10 @@ import redis.asyncio
 from tests.support.forwarder import Forwarder
 from tests.support.stack import eventually
 from worker import ids
+from worker.engine import heartbeat as heartbeat_module
 from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
 from worker.store import connect, keys
+from worker.store.cancels import cancel
 from worker.store.inbox import NewTurn, submit
 from worker.store.lease import Grant, claim
 
@@ -248,3 +250,35 @@ async def test_after_an_outage_living_drivers_renew_before_anyone_sweeps_or_clai
             await until(lambda: "waiting" in woken.sessions, "the next sweep")
             assert heartbeat.may_claim()
     assert not told.is_lost
+
+
+@pytest.mark.requirement("cancel:told")
+async def test_a_driver_is_told_once_that_its_turn_is_to_end_and_others_are_not(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    grants = [await granted(real_redis, session) for session in ("a", "b")]
+    async with beating(real_url, None) as heartbeat:
+        wanted, other = [hold(heartbeat, grant) for grant in grants]
+        await cancel(real_redis, grants[0].turn, "jo", 60)
+        await until(lambda: bool(wanted.cancel_reasons), "the driver to be told")
+        seen = wanted.renewals
+        looks = round(heartbeat_module._LOOK_S / LIMITS.renew_s)
+        await until(lambda: wanted.renewals > seen + 3 * looks, "three more looks")
+        assert (wanted.cancel_reasons, other.cancel_reasons) == (["requested"], [])
+        assert not wanted.is_lost
+
+
+@pytest.mark.requirement("cancel:told")
+async def test_a_cancel_during_an_outage_of_the_heartbeat_is_told_after_it(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    port = urlsplit(real_url).port or 0
+    grant = await granted(real_redis, "a")
+    async with Forwarder(port) as network, beating(real_url.replace(str(port), str(network.port)), None) as heartbeat:
+        told = hold(heartbeat, grant)
+        await until(lambda: more_renewals(told, 1), "renewals")
+        async with network.away():
+            await until(lambda: not heartbeat.may_claim(), "the outage to be noticed")
+            await cancel(real_redis, grant.turn, "jo", 60)
+        await until(lambda: bool(told.cancel_reasons), "the driver to be told")
+        assert told.cancel_reasons == ["requested"]

@@ -185,6 +185,9 @@ class Told:
     def lost(self) -> None:
         self.is_lost = True
 
+    def cancelled(self, reason: str) -> None:
+        raise AssertionError(f"nobody has cancelled anything, but: {reason}")
+
 
 @contextlib.asynccontextmanager
 async def beating(url: str, health: ProviderHealth) -> AsyncIterator[tuple[Heartbeat, Line]]:

@@ -100,6 +100,7 @@ class StoredTurn:
         self.progress = replace(self.progress, crashes=self.progress.crashes + 1)
 
     def _commit(self, command: CommitCall) -> None:
+        self.facts += command.joined
         self.facts.append(
             Committed(
                 command.call,

@@ -27,6 +27,7 @@ from worker.codecs.messages import ToolSpec
 from worker.errors import LocalProtocolError
 from worker.turn.commands import (
     AskApproval,
+    AskInbox,
     CloseCall,
     Command,
     CommitCall,
@@ -42,8 +43,23 @@ from worker.turn.commands import (
     StageText,
     Warn,
 )
-from worker.turn.events import Begin, Cancel, Decided, Died, Drain, Event, Heard, NotAnswered, Sent, Tick, ToolFinished
-from worker.turn.facts import ApprovalAsked, ApprovalDecided
+from worker.turn.events import (
+    Begin,
+    Cancel,
+    Decided,
+    Died,
+    Drain,
+    Event,
+    Heard,
+    InboxMessage,
+    InboxMoved,
+    InboxRead,
+    NotAnswered,
+    Sent,
+    Tick,
+    ToolFinished,
+)
+from worker.turn.facts import ApprovalAsked, ApprovalDecided, Joined
 from worker.turn.machine import TurnMachine
 from worker.turn.start import CompactionTerms
 from worker.turn.states import State
@@ -91,6 +107,7 @@ LIKELY = [
     "tick",
     "tool",
     "tool",
+    "message",
 ]
 steps = st.lists(
     st.tuples(
@@ -111,6 +128,7 @@ settings = st.fixed_dictionaries(
         "skipped": st.sampled_from([frozenset(), frozenset({"main"})]),
         "compaction": st.sampled_from([None, CompactionTerms()]),
         "on_drain": st.sampled_from(["fail", "handoff"]),
+        "joins": st.booleans(),
     }
 )
 
@@ -126,6 +144,9 @@ class Life:
         self._opened: list[tuple[int, int]] = []
         self._running: list[tuple[int, int]] = []
         self._asked: list[ApprovalAsked] = []
+        self.withdrawn: list[str] = []
+        self.said: list[InboxMessage] = []
+        """All messages that may join; those that a commit has not taken yet wait."""
         self._feed(Begin())
         for happening, ago, seconds in steps:
             self.now += seconds
@@ -137,6 +158,9 @@ class Life:
     def _event(self, happening: str, ago: int) -> Event | None:
         if happening in OF_NO_ATTEMPT:
             return OF_NO_ATTEMPT[happening]
+        if happening == "message":
+            self.said.append(InboxMessage(f"turn_{len(self.said)}", "And?"))
+            return None
         if happening == "decide":
             return self._decision("approve_once" if ago else "deny")
         if happening == "tool":
@@ -155,9 +179,12 @@ class Life:
 
     def _feed(self, event: Event) -> None:
         try:
-            commands = self.turn.handle(event, self.now)
+            commands = list(self.turn.handle(event, self.now))
         except LocalProtocolError:
             return
+        refused = self._withdrawn(commands)
+        if refused is not None:
+            del commands[-1]
         for command in commands:
             self.stored.perform(command)
             if isinstance(command, OpenCall):
@@ -169,6 +196,24 @@ class Life:
             if isinstance(command, AskApproval):
                 self._asked.append(ApprovalAsked(command.call, command.index, ""))
         self.commands += commands
+        if refused is not None:
+            self._feed(InboxMoved())
+        elif self.turn.state is State.JOINING:
+            self._feed(InboxRead(tuple(message for message in self.said if message.turn not in self.taken())))
+
+    def _withdrawn(self, commands: list[Command]) -> InboxMessage | None:
+        """Every third message is withdrawn just before a call that carries it is opened: the store refuses that."""
+        carries = commands[-1].carries if commands and isinstance(commands[-1], OpenCall) else ()
+        gone = next((each for each in self.said if each.turn in carries and each.turn.endswith(("2", "5"))), None)
+        if gone is not None:
+            self.said.remove(gone)
+            self.withdrawn.append(gone.turn)
+        return gone
+
+    def taken(self) -> list[str]:
+        """The turns whose messages a commit has taken, in order."""
+        commits = [command for command in self.commands if isinstance(command, CommitCall)]
+        return [fact.turn for command in commits for fact in command.joined]
 
     def _let_time_pass(self) -> None:
         for _ in range(200):
@@ -213,7 +258,16 @@ def test_the_last_delta_of_a_dead_attempt_comes_before_its_discard_and_that_befo
             case CommitCall(call=call, attempt=attempt) | DiscardCall(call=call, attempt=attempt):
                 assert open_attempt == (call, attempt)
                 open_attempt = None
-            case RunTools() | Seal() | HandOff() | Park() | AskApproval() | OpenSidecar() | RecordCompaction():
+            case (
+                RunTools()
+                | Seal()
+                | HandOff()
+                | Park()
+                | AskApproval()
+                | OpenSidecar()
+                | RecordCompaction()
+                | AskInbox()
+            ):
                 assert open_attempt is None
 
 
@@ -308,3 +362,23 @@ def test_the_count_of_discarded_attempts_is_that_of_the_discards_that_another_at
     handed_off = isinstance(last, HandOff) and life.commands[-2:-1] == counted != []
     expected = resumed + waited + handed_off
     assert (totals.discarded_resume_attempts if totals else None) == (expected or None)
+
+
+@pytest.mark.requirement("sessions:join:order")
+@given(settings, steps)
+def test_messages_join_once_in_their_order_and_all_attempts_of_a_call_carry_the_same(
+    changes: dict[str, Any], taken: list[Step]
+) -> None:
+    life = a_life({**changes, "joins": True}, taken)
+    assert life.taken() == [message.turn for message in life.said][: len(life.taken())]
+    assert not set(life.taken()) & set(life.withdrawn)
+    for commit in [command for command in life.commands if isinstance(command, CommitCall)]:
+        opens = [each for each in life.commands if isinstance(each, OpenCall) and each.call == commit.call]
+        carried = tuple(fact.turn for fact in commit.joined)
+        assert [each.carries for each in opens] == [carried] + [()] * (len(opens) - 1)
+        for each in opens:
+            shown = [message.text for message in each.request.messages[len(each.request.messages) - len(carried) :]]
+            assert shown == [fact.text for fact in commit.joined]
+    assert [fact for fact in life.stored.facts if isinstance(fact, Joined)] == [
+        fact for command in life.commands if isinstance(command, CommitCall) for fact in command.joined
+    ]

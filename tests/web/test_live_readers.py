@@ -326,6 +326,7 @@ async def test_a_store_that_was_put_back_is_told_and_what_was_lost_is_forgotten(
         await written.end()
         await rest_of(events)
         assert fold.buffer.committed == written.committed
+        assert fold.names.count("reset") == 1
         # An id of what was lost is none any more, though the turn has as many outputs again.
         late = Fold()
         gone = next(event.id for event in fold.events if event.data.get("seq") == 8)

@@ -98,16 +98,16 @@ class TurnMachine:
         """When a `Tick` is due; None where only other events can follow."""
         if self.state in _OVER:
             return None
-        if self.state is State.COMPACTING:
-            return min(self._compacting.deadline(), self._turn_deadline)
-        if self._calls.current is None:
-            return self._turn_deadline
-        return min(self._calls.current.deadline(), self._turn_deadline)
+        listener = self._listener()
+        return self._turn_deadline if listener is None else min(listener.deadline(), self._turn_deadline)
+
+    def _listener(self) -> Call | Compacting | None:
+        return self._compacting if self.state is State.COMPACTING else self._calls.current
 
     def _is_current(self, event: Event) -> bool:
         if not isinstance(event, Sent | Heard | NotAnswered | Died):
             return False
-        listener = self._compacting if self.state is State.COMPACTING else self._calls.current
+        listener = self._listener()
         return listener is not None and listener.listens_to(event.call, event.attempt)
 
     def _react(self, event: Event, now: float) -> list[Command]:  # noqa: C901, PLR0911 - one arm an event
@@ -170,9 +170,8 @@ class TurnMachine:
         return commands + self._after_tools(now)
 
     def _may_nudge(self) -> bool:
-        limits = self._limits
-        most = limits.empty_nudges_after_tools if self._transcript.has_run_tools else limits.empty_nudges
-        return self._transcript.empties <= most
+        limits, after_tools = self._limits, self._transcript.has_run_tools
+        return self._transcript.empties <= (limits.empty_nudges_after_tools if after_tools else limits.empty_nudges)
 
     def _after_tools(self, now: float) -> list[Command]:
         batch = self._batch
@@ -187,9 +186,9 @@ class TurnMachine:
         return self._next_call(now)
 
     def _next_call(self, now: float) -> list[Command]:
-        number, is_new = self._calls.next()
         if now >= self._turn_deadline:
             return [self._fail(failures.turn_deadline())]
+        number, is_new = self._calls.next()
         if is_new and self._calls.opened >= self._limits.max_calls:
             return [self._fail(failures.max_calls(self._limits.max_calls))]
         if self._draining and self._limits.on_drain == "handoff":
@@ -267,10 +266,8 @@ class TurnMachine:
             return [] if self._batch is not None else [*before, *self._hand_off()]
         if self.state is State.COMPACTING:
             return self._compacting.drain() + self._after_compacting(now)
-        if self._calls.current is None:
-            return []
-        commands = self._calls.current.drain()
-        return commands + ([self._seal(self._calls.current.ending)] if self._calls.current.ending is not None else [])
+        call = self._calls.current
+        return [] if call is None else self._after(call, call.drain(), now)
 
     def _cancel(self, reason: str) -> list[Command]:
         if self.state is not State.READY:
@@ -294,6 +291,5 @@ class TurnMachine:
         return self._seal(Ending("failed", None, failure))
 
     def _seal(self, ending: Ending) -> Seal:
-        self.state = State.SEALED
-        tally = self._tally
+        self.state, tally = State.SEALED, self._tally
         return Seal(ending.outcome, ending.reason, ending.failure, tally.totals, tally.has_untold_discards)
