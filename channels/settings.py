@@ -100,6 +100,37 @@ class DeliverySettings(Section):
         return waits + (len(self.retry_waits_s) + 1) * self.timeout_s
 
 
+class WebSettings(Section):
+    """The web process: submitting, asking, deciding and reading along over HTTP."""
+
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        max_length=255,
+        description="Address that it listens on. It speaks plain HTTP: put what ends TLS in front of it.",
+    )
+    port: int = amount(8420, 0, 65535, "port", "Port that it listens on. 0: any free one; the log says which.")
+    body_bytes: int = amount(4 * 1024 * 1024, 1024, 64 * 1024 * 1024, "bytes", "Longest body of a request.")
+    requests_per_minute: int = amount(600, 1, 1_000_000, "requests", "Most requests of one token within a minute.")
+    failures_per_minute: int = amount(
+        30, 1, 1_000_000, "requests", "Most requests without a valid token from one address within a minute."
+    )
+    readers: int = amount(1000, 1, 100_000, "readers", "Most live readers of one process.")
+    readers_per_token: int = amount(100, 1, 100_000, "readers", "Most live readers of one token in one process.")
+    keepalive_s: float = amount(15, 0.1, 300, "seconds", "Longest silence towards a live reader; a comment breaks it.")
+    write_timeout_s: float = amount(
+        60, 0.1, 3600, "seconds", "Longest time in which a live reader takes nothing; then it is cut off."
+    )
+    drain_s: float = amount(
+        1, 0, 300, "seconds", "After SIGTERM it goes on answering so long, not ready, before it stops listening."
+    )
+    stop_s: float = amount(10, 0.1, 300, "seconds", "Longest time in which requests under way may end after that.")
+    trusted_proxies: tuple[str, ...] = Field(
+        default=(),
+        description="Addresses or networks of proxies whose X-Forwarded-For names the client. None: it is not read.",
+    )
+
+
 class Settings(WorkerSettings):
     """All that Lastword can be told."""
 
@@ -107,6 +138,7 @@ class Settings(WorkerSettings):
 
     subscribers: dict[Name, SubscriberSettings] = Field(default={}, description="The receivers, by name.")
     delivery: DeliverySettings = Field(default=DeliverySettings(), description="Attempts and signatures.")
+    web: WebSettings = Field(default=WebSettings(), description="The HTTP API.")
 
     @model_validator(mode="after")
     def _text_outlives_its_delivery(self) -> Self:

@@ -285,7 +285,11 @@ async def perform(stage: Stage) -> tuple[Truth, Received]:
         stage.say("provider", f"stand-in LLM provider at {url}")
         config = stage.folder / "lastword.toml"
         config.write_text(settings(url, receiver.url, secret, stage.folder), encoding="utf-8")
-        environment |= {"LASTWORD_CONFIG": str(config), "LASTWORD_REDIS_URL": stage.redis_url}
+        environment |= {
+            "LASTWORD_CONFIG": str(config),
+            "LASTWORD_REDIS_URL": stage.redis_url,
+            "LASTWORD_WEB__PORT": "0",  # another one may run here
+        }
         stage.start("up", [LASTWORD, "up"], environment)
         stage.say("workers", "Celery processes for turns and delivery are starting")
         client = connect.open_redis(stage.redis_url, block_s=FOLLOW_BLOCK_S)

@@ -31,8 +31,12 @@ PROCESSES = {
     "delivery": (
         "celery --app channels.tasks worker --queues delivery --hostname delivery@%h --without-gossip --without-mingle"
     ),
+    "web": "lastword web",
 }
 """The lines of the Procfile. A test holds them equal."""
+
+_MODULES = {"lastword": "channels"}
+"""Modules of programs whose name is another."""
 
 _DRAIN_LIMIT_S = 120.0
 _WATCH_EVERY_S = 0.5
@@ -118,7 +122,8 @@ class _Foreman:
 
     async def _start(self, name: str) -> None:
         program, *arguments = shlex.split(self._lines[name])
-        module = (sys.executable, "-m", program)  # that of this environment, whatever PATH says
+        # That of this environment, whatever PATH says.
+        module = (sys.executable, "-m", _MODULES.get(program, program))
         self._running[name] = process = await asyncio.create_subprocess_exec(
             *module,
             *arguments,

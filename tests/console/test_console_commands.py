@@ -17,6 +17,11 @@ Lastword = Callable[..., Any]
 
 COMMANDS = (
     "up",
+    "web",
+    "token create",
+    "token list",
+    "token revoke",
+    "token scopes",
     "run",
     "submit",
     "status",
@@ -53,7 +58,7 @@ def test_every_command_has_help_with_an_example(lastword: Lastword, command: str
 
 @pytest.mark.requirement("console:help:example")
 def test_no_command_lacks_a_test_of_its_help(lastword: Lastword) -> None:
-    groups = {"turns", "deliveries", "approvals", "tools", "providers"}
+    groups = {"token", "turns", "deliveries", "approvals", "tools", "providers"}
     for group in ("", *groups):
         listed = re.findall(r"^│ (\w+)  ", lastword(*group.split(), "--help").out, re.MULTILINE)
         for name in listed:

@@ -135,12 +135,17 @@ class Stack:
         }
 
     def start(self, name: str, app: str | None = None, environment: Mapping[str, str] | None = None) -> Process:
-        """Start the Procfile's line of `name` (`turns`, `delivery`), with another Celery app if one is given."""
+        """Start the Procfile's line of `name`; of `turns` and `delivery` with another Celery app if one is given."""
         arguments = PROCESSES[name].split()
+        if name == "web":
+            return self._start(f"web-{len(self.processes)}", ["channels", "web", "--port", "0"], environment)
         if app is not None:
             arguments[arguments.index("--app") + 1] = app
         label = f"{name}-{len(self.processes)}"
         arguments[arguments.index("--hostname") + 1] = f"{label}@%h"
+        return self._start(label, arguments, environment)
+
+    def _start(self, label: str, arguments: list[str], environment: Mapping[str, str] | None) -> Process:
         process = Process(
             label, [sys.executable, "-m", *arguments], self.folder, {**self.environment, **(environment or {})}
         )

@@ -21,6 +21,7 @@ from worker.output.events import (
     TextStreamDiscardedOutput,
     TurnCompletedOutput,
 )
+from worker.output.snapshot import Snapshot
 
 _NOBODY = (0, 0)
 """The (call, attempt) of outputs that name none, as older writers sent them."""
@@ -30,7 +31,7 @@ class CommitBuffer:
     """The text of one turn: `committed` stands, `staged` may still be discarded.
 
     The verbs do what they are told; `apply` decides from an output's ids which verb it means. A reader that joins a
-    running turn first commits the committed text and stages the open text of its snapshot, then applies what follows.
+    running turn, or is told to forget what it has, begins anew with `of` its snapshot and applies what follows.
 
     Counters: `commits` calls that completed, `discards` attempts said to be dead, `notices` texts that are no part of
     the answer, `repeated` outputs seen before or come after the seal, `stale` outputs of attempts already over,
@@ -54,6 +55,18 @@ class CommitBuffer:
         self._staging = _NOBODY
         self._dead = _NOBODY
         self._completed_call = 0
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "CommitBuffer":
+        """The buffer of a reader that joins with a snapshot, or starts afresh with one."""
+        buffer = cls()
+        buffer.marker = snapshot.marker
+        buffer._committed = [snapshot.text] if snapshot.text else []
+        buffer._staged = [snapshot.open_text] if snapshot.open_text else []
+        buffer._last_seq = snapshot.seq
+        if snapshot.call:
+            buffer._staging = (snapshot.call, snapshot.attempt)
+        return buffer
 
     @property
     def committed(self) -> str:

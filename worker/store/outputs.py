@@ -5,7 +5,8 @@ what a text means.
 
 The stream id of an output is its time and number, <ms>-<seq>. A delta is stored as bare text in a field named after
 its attempt (`d1.2`: text of call 1, attempt 2; `h1.2`: thinking); all else as JSON. The text of a completed call stands
-once, in the turn's text; its output refers to it, and readers get it whole.
+once, in the turn's text; its output refers to it, and readers get it whole. Deltas are a view: only the latest 128 kB
+of a turn are kept (stage.lua), and a reader that meets a gap in the numbers joins anew.
 """
 
 import json
@@ -26,14 +27,14 @@ from worker.output.events import (
     decode,
 )
 from worker.store import keys
-from worker.store.script import Script
+from worker.store.script import Argument, Script
 
 Entry = tuple[bytes, dict[bytes, bytes]]
 _NUMBERED_BY_THE_STORE = {"turn", "seq", "at_ms"}
 _READ_COUNT = 500
 _DELTAS: dict[str, type[TextDeltaOutput | ThinkingDeltaOutput]] = {"d": TextDeltaOutput, "h": ThinkingDeltaOutput}
 _attach = Script("worker.store", "attach")
-_watch = Script("worker.store", "watch")
+WATCH = Script("worker.store", "watch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,12 @@ async def attach(redis: redis.asyncio.Redis, turn: str, watch_s: float) -> Snaps
 
 async def watch(redis: redis.asyncio.Redis, turn: str, watch_s: float) -> bool:
     """Go on watching for `watch_s` seconds. False: the turn has ended."""
-    names = [keys.turn_record(turn), keys.watch(keys.partition_of_turn(turn))]
-    return bool((await _watch(redis, names, [turn, round(watch_s * 1000)]))[0])
+    return bool((await WATCH(redis, *watching(turn, watch_s)))[0])
+
+
+def watching(turn: str, watch_s: float) -> tuple[list[str], list[Argument]]:
+    """Keys and arguments of `WATCH`."""
+    return [keys.turn_record(turn), keys.watch(keys.partition_of_turn(turn))], [turn, round(watch_s * 1000)]
 
 
 async def outputs_after(redis: redis.asyncio.Redis, turn: str, last_id: str, block_ms: int) -> list[tuple[str, Output]]:
@@ -117,7 +122,7 @@ async def outputs_after(redis: redis.asyncio.Redis, turn: str, last_id: str, blo
         if not streams:
             return []
         entries: list[Entry] = streams[0][1]
-        known = await _read(redis, turn, entries)
+        known = _known(turn, await read_entries(redis, turn, entries))
         if known:
             return known
         last_id = entries[-1][0].decode()
@@ -126,19 +131,22 @@ async def outputs_after(redis: redis.asyncio.Redis, turn: str, last_id: str, blo
 async def all_outputs(redis: redis.asyncio.Redis, turn: str) -> list[Output]:
     """Every output of a turn so far that this version knows, in order."""
     entries: Any = await redis.xrange(keys.out(turn))
-    return [output for _, output in await _read(redis, turn, entries)]
+    return [output for _, output in _known(turn, await read_entries(redis, turn, entries))]
 
 
-async def _read(redis: redis.asyncio.Redis, turn: str, entries: Sequence[Entry]) -> list[tuple[str, Output]]:
+async def read_entries(
+    redis: redis.asyncio.Redis, turn: str, entries: Sequence[Entry]
+) -> list[tuple[str, Output | None]]:
+    """The outputs in entries of a turn's stream, with their ids; None for one that this version does not know."""
     stored = [(entry.decode(), _parse(turn, entry, fields)) for entry, fields in entries]
     await _hydrate(redis, turn, [output for _, output in stored if isinstance(output, dict)])
-    known: list[tuple[str, Output]] = []
-    for entry, output in stored:
-        read = decode(json.dumps(output)) if isinstance(output, dict) else output
-        if read is not None:
-            known.append((entry, read))
-    if len(known) < len(stored):
-        warn("outputs_unknown", turn=turn, count=len(stored) - len(known))
+    return [(entry, decode(json.dumps(output)) if isinstance(output, dict) else output) for entry, output in stored]
+
+
+def _known(turn: str, read: Sequence[tuple[str, Output | None]]) -> list[tuple[str, Output]]:
+    known = [(entry, output) for entry, output in read if output is not None]
+    if len(known) < len(read):
+        warn("outputs_unknown", turn=turn, count=len(read) - len(known))
     return known
 
 

@@ -1,0 +1,99 @@
+"""Approvals over HTTP: what waits for a person, and a person's answer.
+
+What belongs here: who decides in whose name, and requests in the API's words. What must not be known here: how they are
+stored.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import redis.asyncio
+from starlette.responses import Response
+
+from channels.settings import Settings
+from channels.web.endpoint import Call, require
+from channels.web.errors import Code, Refused, away, json_response
+from channels.web.models import Approval, ApprovalList, DecideAnswer, DecideRequest, Option
+from channels.web.turns import refusal_of
+from worker import api, ids
+from worker.errors import ConfigurationError
+from worker.output.approvals import REFUSALS, Refusal
+from worker.store import records
+from worker.store.approvals import PendingApproval
+
+_CODES: dict[Refusal, Code] = {
+    "prompt_expired": "refused",
+    "wrong_requester": "forbidden",
+    "option_unavailable": "invalid",
+    "no_history": "not_found",
+}
+_FIELDS: dict[Refusal, str] = {"wrong_requester": "by", "option_unavailable": "option", "no_history": "approval"}
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRoutes:
+    """The routes of approvals. `wake`: asks a turns process to look at a session; must not block."""
+
+    settings: Settings
+    client: redis.asyncio.Redis
+    wake: Callable[[str], None]
+
+    async def list(self, call: Call) -> Response:
+        """GET /v1/approvals."""
+        waiting = await api.list_approvals(self.client, self.settings.partitions)
+        seen = [_approval(one) for one in waiting if call.token.admits(one.agent, one.session)]
+        return json_response(ApprovalList(approvals=seen))
+
+    async def decide(self, call: Call) -> Response:
+        """POST /v1/approvals/{approval}."""
+        asked = cast("DecideRequest", call.body)
+        by = asked.by or call.token.name
+        if by != call.token.name:
+            require(call.token, "approvals:act_as")
+        approval = await self._visible(call)
+        try:
+            resolution = await api.resolve_approval(
+                self.settings, self.client, approval=approval, option=asked.option, by=by, wake=self.wake
+            )
+        except ConfigurationError as error:
+            raise refusal_of(error) from None
+        except api.ApprovalRefused as refused:
+            raise _refusal(refused.code) from None
+        answer = DecideAnswer(
+            approval=resolution.approval, turn=resolution.turn, option=resolution.option, by=resolution.by
+        )
+        return json_response(answer)
+
+    async def _visible(self, call: Call) -> str:
+        """The approval of the path, if its turn is this token's business."""
+        approval: str = call.request.path_params["approval"]
+        place = ids.parse_approval(approval)
+        partition = None if place is None else ids.partition_of(place[0])
+        if place is None or partition is None or partition >= self.settings.partitions:
+            raise _refusal("no_history")
+        record = await records.read_turn(self.client, place[0])
+        if record is None or not call.token.admits(record.agent, record.session):
+            raise _refusal("no_history")
+        return approval
+
+
+def _refusal(code: Refusal) -> Refused:
+    if code == "persist_failed":
+        return away(REFUSALS[code])
+    return Refused(_CODES[code], REFUSALS[code], field=_FIELDS.get(code), reason=code)
+
+
+def _approval(one: PendingApproval) -> Approval:
+    return Approval(
+        approval=one.approval,
+        turn=one.turn,
+        session=one.session,
+        agent=one.agent,
+        tool=one.tool,
+        arguments=one.arguments,
+        requester=one.requester,
+        options=[Option(key=option.key, label=option.label) for option in one.options],
+        asked_ms=one.asked_ms,
+        expires_ms=one.expires_ms,
+    )

@@ -1,0 +1,62 @@
+"""An answer of server-sent events that ends by itself, or when nobody takes it any more.
+
+What belongs here: writing at the pace of the one who reads, and noticing that he is gone. What must not be known here:
+what is written.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "x-accel-buffering": "no",  # nginx would hold back what is to be seen at once
+}
+
+
+class EventStream(Response):
+    """Sends `events` one by one; `write_timeout_s`: the longest time that one may wait to be taken.
+
+    `ended` is called when it is over, however it came to that.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes, None], write_timeout_s: float, ended: Callable[[], None]) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._events = events
+        self._write_timeout_s = write_timeout_s
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as ASGI has it
+        """Answer."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                writing = group.create_task(self._write(send))
+                leaving = group.create_task(self._until_gone(receive))
+                await asyncio.wait({writing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                writing.cancel()
+                leaving.cancel()
+        finally:
+            self._ended()
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async with aclosing(self._events) as events:
+                async for event in events:
+                    await self._send(send, event, more=True)
+            await self._send(send, b"", more=False)
+        except (TimeoutError, OSError):
+            pass  # nobody takes it; the connection is closed behind an unfinished answer
+
+    async def _send(self, send: Send, data: bytes, *, more: bool) -> None:
+        async with asyncio.timeout(self._write_timeout_s):
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+
+    @staticmethod
+    async def _until_gone(receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass

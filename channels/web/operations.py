@@ -1,0 +1,200 @@
+"""The routes of the HTTP API in one table: what each takes, gives, refuses, and who may ask.
+
+What belongs here: the table, from which the routes and the OpenAPI document are made. What must not be known here: how
+a request is answered.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from channels.web.errors import Code
+from channels.web.models import (
+    MAX_IDEMPOTENCY_KEY,
+    Alive,
+    ApprovalList,
+    CancelAnswer,
+    DecideAnswer,
+    DecideRequest,
+    Ready,
+    SubmitAnswer,
+    SubmitRequest,
+    Turn,
+    TurnList,
+)
+from channels.web.tokens import Scope
+from worker.output.filters import OutputFilter
+from worker.store.listing import LIVE, OUTCOMES
+
+FILTERS = ", ".join(str(one.name).lower() for one in (*OutputFilter, OutputFilter.FULL))
+STATES = (*LIVE, "sealed", *OUTCOMES)
+EVERY_ERROR: tuple[Code, ...] = ("internal", "unavailable")
+GUARDED_ERRORS: tuple[Code, ...] = ("unauthorized", "forbidden", "rate_limited", "invalid")
+BODY_ERRORS: tuple[Code, ...] = ("not_json", "media_type", "too_large", "body_timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A value in path, query or header."""
+
+    name: str
+    where: Literal["path", "query", "header"]
+    meaning: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A route. `scope` None: no token is needed. `answers`: by status; a text instead of a model is a media type."""
+
+    name: str
+    method: Literal["GET", "POST"]
+    path: str
+    summary: str
+    scope: Scope | None
+    answers: Mapping[int, type[BaseModel] | str | None]
+    request: type[BaseModel] | None = None
+    parameters: tuple[Parameter, ...] = ()
+    errors: tuple[Code, ...] = ()
+
+    @property
+    def all_errors(self) -> tuple[Code, ...]:
+        """All that it may be refused with."""
+        guarded = GUARDED_ERRORS if self.scope else ()
+        return (*EVERY_ERROR, *guarded, *(BODY_ERRORS if self.request else ()), *self.errors)
+
+
+_TEXT: Mapping[str, Any] = {"type": "string"}
+_TURN = Parameter("turn", "path", "Id of the turn.", _TEXT)
+_APPROVAL = Parameter("approval", "path", "Id of the request.", _TEXT)
+
+OPERATIONS = (
+    Operation(
+        name="submit_turn",
+        method="POST",
+        path="/v1/turns",
+        summary="Hand a message in. When this answers, it is on disk.",
+        scope="turns:write",
+        answers={202: SubmitAnswer},
+        request=SubmitRequest,
+        parameters=(
+            Parameter(
+                "Idempotency-Key",
+                "header",
+                "The same key and message of the same token give the same turn, for a day.",
+                {"type": "string", "minLength": 1, "maxLength": MAX_IDEMPOTENCY_KEY},
+            ),
+        ),
+        errors=("conflict", "busy", "store_full"),
+    ),
+    Operation(
+        name="list_turns",
+        method="GET",
+        path="/v1/turns",
+        summary="The turns that have not ended, the oldest first.",
+        scope="turns:read",
+        answers={200: TurnList},
+        parameters=(
+            Parameter(
+                "state",
+                "query",
+                "Only those in this state, or ended so; without it those that go on.",
+                {"type": "string", "enum": list(STATES)},
+            ),
+            Parameter("label", "query", "Only those with this label, as NAME=VALUE. May be repeated.", _TEXT),
+            Parameter("since_ms", "query", "Only those submitted since, in UTC ms.", {"type": "integer", "minimum": 0}),
+            Parameter("limit", "query", "At most so many.", {"type": "integer", "minimum": 1, "maximum": 1000}),
+        ),
+    ),
+    Operation(
+        name="read_turn",
+        method="GET",
+        path="/v1/turns/{turn}",
+        summary="A turn: its state, how it ended, and the text that stands.",
+        scope="turns:read",
+        answers={200: Turn},
+        parameters=(_TURN,),
+        errors=("not_found",),
+    ),
+    Operation(
+        name="cancel_turn",
+        method="POST",
+        path="/v1/turns/{turn}/cancel",
+        summary="End a turn. When this answers, no call and no tool of it starts any more.",
+        scope="turns:write",
+        answers={200: CancelAnswer},
+        parameters=(_TURN,),
+        errors=("not_found", "refused"),
+    ),
+    Operation(
+        name="read_events",
+        method="GET",
+        path="/v1/turns/{turn}/events",
+        summary=(
+            "Read along, as server-sent events: a snapshot (or reset: forget what you have), then each output as it "
+            "comes, to turn_completed. The data of an event is JSON: Snapshot, or the output of that name."
+        ),
+        scope="events:read",
+        answers={200: "text/event-stream", 204: None},
+        parameters=(
+            _TURN,
+            Parameter("filter", "query", f"What to get, between commas: {FILTERS}. Not set: full.", _TEXT),
+            Parameter("Last-Event-ID", "header", "Id of the last event that was seen: go on behind it.", _TEXT),
+        ),
+        errors=("not_found", "too_many_readers", "draining"),
+    ),
+    Operation(
+        name="list_approvals",
+        method="GET",
+        path="/v1/approvals",
+        summary="The tool calls that wait for a person.",
+        scope="approvals:read",
+        answers={200: ApprovalList},
+    ),
+    Operation(
+        name="decide_approval",
+        method="POST",
+        path="/v1/approvals/{approval}",
+        summary="Decide for a person. When this answers, the decision is on disk and counts.",
+        scope="approvals:decide",
+        answers={200: DecideAnswer},
+        request=DecideRequest,
+        parameters=(_APPROVAL,),
+        errors=("not_found", "refused"),
+    ),
+    Operation(
+        name="openapi",
+        method="GET",
+        path="/v1/openapi.json",
+        summary="This document.",
+        scope=None,
+        answers={200: "application/json"},
+    ),
+    Operation(
+        name="livez",
+        method="GET",
+        path="/livez",
+        summary="The process answers.",
+        scope=None,
+        answers={200: Alive},
+    ),
+    Operation(
+        name="readyz",
+        method="GET",
+        path="/readyz",
+        summary="Whether requests should be sent to this process.",
+        scope=None,
+        answers={200: Ready, 503: Ready},
+    ),
+    Operation(
+        name="metrics",
+        method="GET",
+        path="/metrics",
+        summary="Metrics, in the text form of Prometheus.",
+        scope=None,
+        answers={200: "text/plain"},
+    ),
+)
+"""Every route there is."""

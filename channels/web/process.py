@@ -1,0 +1,129 @@
+"""The composition root of a web process: settings become connections, routes and one application.
+
+What belongs here: building and owning the parts. What must not be known here: sockets, signals.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from time import monotonic
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from channels.settings import Settings
+from channels.web.approvals import ApprovalRoutes
+from channels.web.endpoint import Call, Guard, Handler, Traced, endpoint
+from channels.web.errors import Refused
+from channels.web.events import EventRoutes
+from channels.web.health import HealthRoutes
+from channels.web.live import READ_BLOCK_MS, LiveOutputs
+from channels.web.openapi import document
+from channels.web.operations import OPERATIONS
+from channels.web.rates import Rates
+from channels.web.turns import TurnRoutes
+from channels.web.wakes import Wakes
+from worker.app import make_app, wake_session
+from worker.engine.presence import Doing, Presence
+from worker.errors import StoreUnavailable
+from worker.store import connect
+from worker.store.inbox import ensure_meta
+from worker.store.repeat import UNANSWERED, until_answered
+
+_START_PATIENCE_S = 30.0
+
+
+class WebProcess:
+    """Everything of one web process. Made anywhere; started and stopped on one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._open = AsyncExitStack()
+
+    async def start(self) -> ASGIApp:
+        """Connect, waiting up to 30 s for Redis; gives the application.
+
+        Raises `ConfigurationError` for a store of other settings, and `StoreUnavailable`.
+        """
+        settings = self._settings
+        client = connect.open_redis(settings.redis())
+        reading = connect.open_redis(settings.redis(), block_s=READ_BLOCK_MS / 1000, connections=1)
+        for one in (client, reading):
+            self._open.push_async_callback(one.aclose)
+        patience_ends = monotonic() + _START_PATIENCE_S
+        try:
+            await until_answered(lambda: ensure_meta(client, settings.partitions), lambda: monotonic() < patience_ends)
+        except UNANSWERED as error:
+            raise StoreUnavailable(f"Redis did not answer within {_START_PATIENCE_S:.0f} s: start it first") from error
+        loop = asyncio.get_running_loop()
+        wakes = Wakes(partial(wake_session, make_app(settings, concurrency=1)))
+        wakes.start()
+        self._live = LiveOutputs(client, reading)
+        self._reading = loop.create_task(self._live.run())  # until `stop`
+        self._presence = self._tell_of(self._live)
+        self._presence.start(loop)
+        turns = TurnRoutes(settings, client, wakes.add)
+        approvals = ApprovalRoutes(settings, client, wakes.add)
+        health = HealthRoutes(settings, client, self._live)
+        handlers: dict[str, Handler] = {
+            "submit_turn": turns.submit,
+            "list_turns": turns.list,
+            "read_turn": turns.read,
+            "cancel_turn": turns.cancel,
+            "read_events": EventRoutes(settings, client, self._live).read,
+            "list_approvals": approvals.list,
+            "decide_approval": approvals.decide,
+            "openapi": _openapi,
+            "livez": health.livez,
+            "readyz": health.readyz,
+            "metrics": health.metrics,
+        }
+        guard = Guard(client, Rates(client, settings.redis(), settings.web), settings.web.body_bytes)
+        return _application(handlers, guard)
+
+    def drain(self) -> None:
+        """Be ready no more, and send live readers away. To be called on the event loop."""
+        self._live.close()
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await asyncio.to_thread(self._presence.stop)
+        self._reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._reading
+        await self._open.aclose()
+
+    def _tell_of(self, live: LiveOutputs) -> Presence:
+        settings = self._settings
+        client = connect.open_redis_sync(settings.redis())
+        own_routes = settings.metrics.model_copy(update={"port": 0})
+        return Presence(client, "web", lambda: Doing(live.turns, draining=live.closing), own_routes)
+
+
+def _application(handlers: dict[str, Handler], guard: Guard) -> ASGIApp:
+    routes = []
+    for operation in OPERATIONS:
+        way = endpoint(operation, handlers[operation.name], guard)
+        route = Route(operation.path, way, methods=[operation.method], name=operation.name)
+        route.methods = {operation.method}  # HEAD would come with GET
+        routes.append(route)
+    app = Starlette(routes=routes, exception_handlers={404: _nothing_here, 405: _not_so})
+    app.router.redirect_slashes = False
+    return Traced(app)
+
+
+async def _openapi(_: Call) -> Response:
+    return JSONResponse(document())
+
+
+async def _nothing_here(_: Request, __: Exception) -> Response:
+    return Refused("not_found", "there is nothing at this path: /v1/openapi.json lists what there is").response()
+
+
+async def _not_so(_: Request, error: Exception) -> Response:
+    allowed = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    return Refused("method_not_allowed", "this path does not take that method", headers=allowed).response()

@@ -1,0 +1,175 @@
+"""One live reader: what it is sent, from the moment it joins to the end of its turn.
+
+What belongs here: snapshot, catching up, going on, starting afresh. What must not be known here: HTTP, other readers.
+
+    joins                      `snapshot`, then what comes
+    names the last id it saw   what came after it; where that cannot be known, `reset` and then what comes
+    misses something           `reset`, then what comes
+    its turn has ended         how it ended, and no more
+
+A `snapshot` and a `reset` look alike and mean: forget what you have, this is what stands. So the reader's text is
+always what the turn's is, whatever was trimmed, lost or put back. Ids grow strictly, but a `reset` because the store
+was put back begins at a lower one.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from time import monotonic
+from typing import cast
+
+import redis.asyncio
+
+from channels.web.live import WATCH_S, Frame, LiveOutputs, Tail
+from worker.output.events import TurnCompletedOutput
+from worker.output.filters import OutputFilter, admits
+from worker.output.snapshot import NOWHERE, Cursor, Place, Reason, Snapshot, State, shown_place
+from worker.store import outputs
+from worker.store.readers import is_known, read_ending, read_page
+from worker.store.repeat import is_unanswered
+
+DELTAS = OutputFilter.TEXT_STREAMING | OutputFilter.THINKING
+KEEPALIVE = b": keepalive\n\n"
+_STORE_AWAY = b": the store does not answer, come back later\nretry: 2000\n\n"
+_FAREWELL = b": this process ends, go on at another one\nretry: 1000\n\n"
+
+
+class Reader:
+    """A reader of one turn, whose queue is `tail`. It gets what the filter `wanted` admits."""
+
+    def __init__(self, client: redis.asyncio.Redis, live: LiveOutputs, tail: Tail, wanted: OutputFilter) -> None:
+        self._client = client
+        self._live = live
+        self._tail = tail
+        self._wanted = wanted
+        self._cursor = Cursor(NOWHERE)
+        self._is_over = False
+
+    async def starts_after_end(self, last: Place) -> bool:
+        """Whether the place is that of the last output of a turn that has ended: there is nothing more to read."""
+        snapshot = await outputs.attach(self._client, self._tail.turn, 0)
+        return snapshot is not None and snapshot.state == "sealed" and shown_place(last) == snapshot.last_id
+
+    async def events(self, last: Place | None, *, is_anew: bool, keepalive_s: float) -> AsyncGenerator[bytes, None]:
+        """The events, each whole; ends with the turn, with the process, and when the turn is no more.
+
+        `last`: the place that the reader names, None when it names none that can be read. `is_anew`: it named none.
+        """
+        try:
+            async for event in self._events(last, is_anew=is_anew, keepalive_s=keepalive_s):
+                yield event
+        except Exception as error:
+            if not is_unanswered(error):
+                raise
+            yield _STORE_AWAY
+        finally:
+            self._live.leave(self._tail)
+
+    async def _events(self, last: Place | None, *, is_anew: bool, keepalive_s: float) -> AsyncIterator[bytes]:
+        if last is not None and await is_known(self._client, self._tail.turn, last):
+            coming = self._continue(last)
+        else:
+            coming = self._start("joined" if is_anew else "unknown_id")
+        async for event in coming:
+            yield event
+        spoke = monotonic()
+        while not self._is_over:
+            await self._tail.news(max(0.0, spoke + keepalive_s - monotonic()))
+            async for event in self._go_on():
+                yield event
+                spoke = monotonic()
+            if monotonic() >= spoke + keepalive_s:
+                yield KEEPALIVE
+                spoke = monotonic()
+
+    async def _go_on(self) -> AsyncIterator[bytes]:
+        if self._live.closing:
+            self._is_over = True
+            yield _FAREWELL
+            return
+        missed, frames = self._tail.missed, self._tail.take()
+        if not frames and missed is None:
+            self._is_over = self._tail.is_gone
+            return
+        async for event in self._pass_on(frames) if missed is None else self._start(missed):
+            yield event
+
+    async def _continue(self, last: Place) -> AsyncIterator[bytes]:
+        """What has come since the reader went away."""
+        self._cursor = Cursor(last)
+        if self._tail.deltas:
+            await outputs.watch(self._client, self._tail.turn, WATCH_S)
+        async for event in self._catch_up():
+            yield event
+        async for event in self._join():
+            yield event
+
+    async def _join(self) -> AsyncIterator[bytes]:
+        if not self._is_over and self._live.join(self._tail, self._cursor.at) > self._cursor.at:
+            async for event in self._catch_up():
+                yield event
+
+    async def _start(self, reason: Reason) -> AsyncIterator[bytes]:
+        """A snapshot, and what has come since."""
+        self._tail.begin()
+        turn = self._tail.turn
+        found = await outputs.attach(self._client, turn, WATCH_S if self._tail.deltas else 0)
+        if found is None:
+            self._is_over = True
+            return
+        ending = await read_ending(self._client, turn) if found.state == "sealed" else []
+        at_ms, _, seq = found.last_id.partition("-")
+        snapshot = Snapshot(
+            turn=turn,
+            reason=reason,
+            seq=ending[0][0][1] - 1 if ending else int(seq),  # how it ended follows, and is not known yet
+            at_ms=int(at_ms),
+            epoch=found.epoch,
+            state=cast("State", found.state),
+            outcome=found.outcome,
+            marker=found.marker,
+            text=found.text,
+            call=found.call,
+            attempt=found.attempt,
+            open_text=found.open_text,
+        )
+        place = (snapshot.at_ms, snapshot.seq)
+        if reason != "missed" or place != self._cursor.at:  # else its queue was too short for what it had already
+            yield _event_of(snapshot.through(self._wanted), "snapshot" if reason == "joined" else "reset")
+        self._cursor = Cursor(place)
+        if snapshot.state == "sealed":
+            self._is_over = True
+            for place, output in ending:
+                yield Frame(place, output).event
+            return
+        async for event in self._join():
+            yield event
+
+    async def _catch_up(self) -> AsyncIterator[bytes]:
+        """What has come between the reader's place and what its queue begins with."""
+        while not self._is_over and self._tail.missed is None:
+            entries = await read_page(self._client, self._tail.turn, self._cursor.at)
+            if not entries:
+                return
+            async for event in self._pass_on([Frame(*entry) for entry in entries]):
+                yield event
+
+    async def _pass_on(self, frames: Sequence[Frame]) -> AsyncIterator[bytes]:
+        for frame in frames:
+            met = self._cursor.meets(frame.place)
+            if met == "gap":
+                self._tail.lose("missed")
+                return
+            if met == "seen" or frame.output is None:
+                continue
+            if admits(self._wanted, frame.output):
+                yield frame.event
+            if isinstance(frame.output, TurnCompletedOutput):
+                self._is_over = True
+                return
+
+
+def _event_of(snapshot: Snapshot, name: str) -> bytes:
+    """The event of a snapshot. It has an id only where one may go on from it."""
+    place = (snapshot.at_ms, snapshot.seq)
+    has_id = snapshot.seq > 0 and snapshot.state != "sealed"
+    head = b"id: %s\n" % shown_place(place).encode() if has_id else b""
+    return b"%sevent: %s\ndata: %s\n\n" % (head, name.encode(), snapshot.model_dump_json().encode())

@@ -1,0 +1,69 @@
+"""Approvals over HTTP."""
+
+import pytest
+
+from tests.store.turns import ask, driven, with_tools
+from tests.support.web import Served
+from tests.web.test_web_turns import error_of
+
+SCOPES = ("approvals:read", "approvals:decide")
+
+
+@pytest.mark.requirement("web:approvals")
+async def test_what_waits_is_listed_and_decided_in_the_name_of_the_token(web: Served) -> None:
+    accumulator = await driven(web.redis)
+    await with_tools(accumulator, "mail")
+    approval = await ask(accumulator)
+    await accumulator.park()
+    async with await web.client(*SCOPES, name="alice") as client:
+        (waiting,) = (await client.get("/v1/approvals")).json()["approvals"]
+        assert (waiting["approval"], waiting["tool"], waiting["turn"]) == (approval, "mail", accumulator.turn)
+        assert waiting["arguments"] == '{"to": "bob@example.com"}'
+        assert [option["key"] for option in waiting["options"]] == ["approve_once", "approve_session", "deny"]
+        answers = [await client.post(f"/v1/approvals/{approval}", json={"option": "deny"}) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert answers[0].json() == {
+            "approval": approval,
+            "turn": accumulator.turn,
+            "option": "deny",
+            "by": "alice",
+        }
+        assert (await client.get("/v1/approvals")).json()["approvals"] == []
+        other = await client.post(f"/v1/approvals/{approval}", json={"option": "approve_once"})
+        assert error_of(other)[:2] == (409, "refused")
+        assert other.json()["error"]["reason"] == "prompt_expired"
+
+
+@pytest.mark.requirement("web:approvals:by")
+async def test_only_who_may_act_for_others_decides_in_another_name(web: Served) -> None:
+    accumulator = await driven(web.redis, requester="bob")
+    await with_tools(accumulator, "mail")
+    approval = await ask(accumulator, requester="bob")
+    async with await web.client(*SCOPES, name="alice") as client:
+        path = f"/v1/approvals/{approval}"
+        mine = await client.post(path, json={"option": "approve_once"})
+        assert error_of(mine) == (403, "forbidden", "by")
+        assert mine.json()["error"]["reason"] == "wrong_requester"
+        named = await client.post(path, json={"option": "approve_once", "by": "bob"})
+        assert (named.status_code, named.json()["error"]["reason"]) == (403, "approvals:act_as")
+    async with await web.client(*SCOPES, "approvals:act_as", name="chat bridge") as client:
+        answer = await client.post(path, json={"option": "approve_once", "by": "bob"})
+        assert (answer.status_code, answer.json()["by"]) == (200, "bob")
+
+
+@pytest.mark.requirement("web:approvals")
+async def test_answers_that_cannot_count_are_refused_by_field(web: Served) -> None:
+    accumulator = await driven(web.redis)
+    await with_tools(accumulator, "mail")
+    approval = await ask(accumulator)
+    async with await web.client(*SCOPES) as client:
+        for body, field in (({}, "option"), ({"option": "perhaps"}, "option"), ({"option": "A!"}, "option")):
+            answer = await client.post(f"/v1/approvals/{approval}", json=body)
+            assert error_of(answer) == (422, "invalid", field)
+        for name in ("appr_00" + "0" * 20 + "_1_0", "appr_ff" + "0" * 20 + "_1_0", "x", approval + "9"):
+            answer = await client.post(f"/v1/approvals/{name}", json={"option": "deny"})
+            assert error_of(answer) == (404, "not_found", "approval")
+    async with await web.client(*SCOPES, sessions="other/") as client:
+        assert (await client.get("/v1/approvals")).json()["approvals"] == []
+        answer = await client.post(f"/v1/approvals/{approval}", json={"option": "deny"})
+        assert error_of(answer)[:2] == (404, "not_found")

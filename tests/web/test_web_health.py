@@ -1,0 +1,86 @@
+"""What a supervisor is told, and what a process says when Redis is away."""
+
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.forwarder import Forwarder
+from tests.support.stack import eventually
+from tests.support.web import Fold, Served, read_along, serving, web_settings
+from tests.support.written_turn import WrittenTurn
+from tests.web.test_web_turns import error_of
+from worker.store import connect
+
+
+@pytest.mark.requirement("web:health")
+async def test_a_process_that_can_work_is_alive_and_ready_and_counts(web: Served) -> None:
+    async with await web.client("turns:read") as client:
+        del client.headers["Authorization"]
+        assert (await client.get("/livez")).json() == {"status": "alive"}
+        assert (await client.get("/readyz")).json() == {"status": "ready", "reasons": []}
+        metrics = await client.get("/metrics")
+        assert metrics.headers["content-type"].startswith("text/plain")
+        assert "python_info" in metrics.text
+
+
+@pytest.mark.requirement("web:health")
+@pytest.mark.requirement("web:redis-away")
+async def test_without_redis_it_lives_and_is_not_ready_and_says_so(
+    real_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.store.inbox.PATIENCE_S", 0.3)
+    monkeypatch.setattr(connect, "CONNECT_TIMEOUT_S", 1.0)
+    port = urlsplit(real_url).port
+    assert port is not None
+    async with Forwarder(port) as network:
+        settings = web_settings(real_url.replace(str(port), str(network.port)))
+        async with serving(settings) as web, await web.client("turns:read", "turns:write", "events:read") as client:
+            direct = connect.open_redis(real_url)
+            written = await WrittenTurn.begun(direct)
+            fold = Fold()
+            events = read_along(client, written.turn, fold)
+            await anext(events)
+            async with network.away():
+                assert (await client.get("/livez")).status_code == 200
+                ready = await client.get("/readyz")
+                assert (ready.status_code, ready.json()["reasons"]) == (503, ["redis_does_not_answer"])
+                for answer in (
+                    await client.get("/v1/turns"),
+                    await client.post("/v1/turns", json={"prompt": "hi"}),
+                    await client.get(f"/v1/turns/{written.turn}/events"),
+                ):
+                    assert error_of(answer)[:2] == (503, "unavailable")
+                    assert int(answer.headers["retry-after"]) > 0
+                await written.say(2)
+
+            async def status() -> int:
+                return (await client.get("/readyz")).status_code
+
+            await eventually(status, lambda code: code == 200, "readiness after the outage")
+            # A reader has waited through it, and misses nothing.
+            await written.complete()
+            await written.end()
+            async for _ in events:
+                pass
+            assert "reset" not in fold.names
+            assert fold.buffer.committed == written.committed
+            await direct.aclose()
+
+
+@pytest.mark.requirement("web:health")
+async def test_a_redis_that_cannot_keep_what_it_is_told_is_a_reason(
+    web: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await web.client("turns:read") as client:
+        for told, reason in (
+            ({"loading": 1, "aof_enabled": 1, "aof_last_write_status": "ok"}, "redis_is_loading"),
+            ({"aof_enabled": 1, "aof_last_write_status": "err"}, "redis_cannot_write_its_file"),
+            ({"aof_enabled": 0, "rdb_last_bgsave_status": "err"}, "redis_cannot_write_its_file"),
+        ):
+
+            async def info(*_: object, told: dict[str, object] = told) -> dict[str, object]:
+                return told
+
+            monkeypatch.setattr("redis.asyncio.Redis.info", info)
+            ready = await client.get("/readyz")
+            assert (ready.status_code, ready.json()["reasons"]) == (503, [reason])

@@ -1,0 +1,91 @@
+"""What the live readers of many turns ask of Redis: a few commands, however many readers and turns there are.
+
+What belongs here: reading many turns at once, going on watching them, whether a place is still known. What must not be
+known here: who reads, how they are told.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis.asyncio
+from redis.exceptions import NoScriptError
+
+from worker.output.events import ErrorOutput, Output, TurnCompletedOutput
+from worker.output.snapshot import NOWHERE, Place, parse_place, shown_place
+from worker.store import keys
+from worker.store.outputs import WATCH, read_entries, watching
+
+Entry = tuple[Place, Output | None]
+"""An output and its place; None for one that this version does not know."""
+
+_PAGE = 200
+_LAST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What became of a watched turn: whether it goes on, and the place of its last output."""
+
+    going_on: bool
+    last: Place
+
+
+async def read_on(redis: redis.asyncio.Redis, after: Mapping[str, Place], block_ms: int) -> dict[str, list[Entry]]:
+    """What has come in each of these turns after a place; waits up to `block_ms` for the first of it.
+
+    At most 200 outputs of each turn; ask again for the rest. Turns in which nothing came are left out.
+    """
+    names = {keys.out(turn): turn for turn in after}
+    places: dict[Any, Any] = {name: shown_place(after[turn]) for name, turn in names.items()}
+    streams: Any = await redis.xread(places, count=_PAGE, block=block_ms or None)
+    return {(turn := names[name.decode()]): await _entries(redis, turn, entries) for name, entries in streams or ()}
+
+
+async def read_page(redis: redis.asyncio.Redis, turn: str, after: Place) -> list[Entry]:
+    """The next outputs of one turn after a place, at most 200, without waiting."""
+    stored: Any = await redis.xrange(keys.out(turn), f"({shown_place(after)}", "+", count=_PAGE)
+    return await _entries(redis, turn, stored)
+
+
+async def is_known(redis: redis.asyncio.Redis, turn: str, place: Place) -> bool:
+    """Whether the turn has an output at exactly that place, which nobody has trimmed and no rewind has taken back."""
+    at = shown_place(place)
+    return bool(await redis.xrange(keys.out(turn), at, at))
+
+
+async def read_ending(redis: redis.asyncio.Redis, turn: str) -> list[Entry]:
+    """How a sealed turn ended: its last outputs from the error on, if there is one."""
+    stored: Any = await redis.xrevrange(keys.out(turn), count=_LAST)
+    entries = await _entries(redis, turn, stored[::-1])
+    return [entry for entry in entries if isinstance(entry[1], ErrorOutput | TurnCompletedOutput)]
+
+
+async def watch_all(redis: redis.asyncio.Redis, watch_s: Mapping[str, float]) -> dict[str, Watched | None]:
+    """Go on watching these turns, each for so many seconds (0: only ask), in one pipeline. None: no such turn."""
+    turns = list(watch_s)
+    answers = await _watch(redis, turns, watch_s)
+    if any(isinstance(answer, NoScriptError) for answer in answers):
+        await WATCH.load(redis)
+        answers = await _watch(redis, turns, watch_s)
+    return {turn: _watched(answer) for turn, answer in zip(turns, answers, strict=True)}
+
+
+async def _watch(redis: redis.asyncio.Redis, turns: Sequence[str], watch_s: Mapping[str, float]) -> list[Any]:
+    pipeline = redis.pipeline(transaction=False)
+    for turn in turns:
+        WATCH.queue(pipeline, *watching(turn, watch_s[turn]))
+    answers: list[Any] = await pipeline.execute(raise_on_error=False)
+    return answers
+
+
+def _watched(answer: Any) -> Watched | None:
+    if isinstance(answer, Exception):
+        raise answer
+    if len(answer) == 1:
+        return None
+    return Watched(bool(answer[0]), (int(answer[1]), int(answer[2])))
+
+
+async def _entries(redis: redis.asyncio.Redis, turn: str, stored: Sequence[Any]) -> list[Entry]:
+    return [(parse_place(entry) or NOWHERE, output) for entry, output in await read_entries(redis, turn, stored)]
