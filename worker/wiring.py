@@ -107,16 +107,21 @@ class TurnProcess:
         self._sessions += 1
         try:
             nonce: str | None = ids.new_nonce()
+            is_ours = False
             while nonce is not None:
-                nonce = await self._run_next(session, nonce)
+                following = await self._run_next(session, nonce, is_ours=is_ours)
+                nonce, is_ours = following, following == nonce
         finally:
             self._sessions -= 1
 
-    async def _run_next(self, session: str, nonce: str) -> str | None:
-        """Drive the session's next turn; the nonce with which to claim the one after it, or None when there is none."""
+    async def _run_next(self, session: str, nonce: str, *, is_ours: bool = False) -> str | None:
+        """Drive the session's next turn; the nonce with which to claim the one after it, or None when there is none.
+
+        The same nonce: it is the same turn, to be claimed anew. `is_ours`: it was, so it is driven also while draining.
+        """
         while not self._heartbeat.may_claim() and not self._draining:  # noqa: ASYNC110 - another thread decides it
             await asyncio.sleep(self._settings.lease.renew_s)
-        if self._draining:
+        if self._draining and not is_ours:
             return None
         claimed_at = monotonic()
         patience_ends = claimed_at + self._settings.lease.ttl_s
