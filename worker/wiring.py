@@ -137,16 +137,19 @@ class TurnProcess:
     async def run_turn(self, session: str) -> None:
         """Drive the session's next turn, and none after it."""
         nonce = ids.new_nonce()
-        while await self._run_next(session, nonce) == nonce:  # the store lost our last steps
-            pass
+        is_ours = False
+        while await self._run_next(session, nonce, is_ours=is_ours) == nonce:  # the store lost our last steps
+            is_ours = True
 
     async def run_session(self, session: str) -> None:
         """Drive the turns of a session, one after the other, as long as they are ours to drive."""
         self._sessions += 1
         try:
             nonce: str | None = ids.new_nonce()
+            is_ours = False
             while nonce is not None:
-                nonce = await self._run_next(session, nonce)
+                following = await self._run_next(session, nonce, is_ours=is_ours)
+                nonce, is_ours = following, following == nonce
         finally:
             self._sessions -= 1
 
@@ -156,11 +159,14 @@ class TurnProcess:
         except Exception as error:  # noqa: BLE001 - nobody waits for it; the lease runs out and the turn goes on
             fault("turn_crashed", error, session=session)
 
-    async def _run_next(self, session: str, nonce: str) -> str | None:
-        """Drive the session's next turn; the nonce with which to claim the one after it, or None when there is none."""
+    async def _run_next(self, session: str, nonce: str, *, is_ours: bool = False) -> str | None:
+        """Drive the session's next turn; the nonce with which to claim the one after it, or None when there is none.
+
+        The same nonce: it is the same turn, to be claimed anew. `is_ours`: it was, so it is driven also while draining.
+        """
         while not self._heartbeat.may_claim() and not self._draining:  # noqa: ASYNC110 - another thread decides it
             await asyncio.sleep(self._settings.lease.renew_s)
-        if self._draining:
+        if self._draining and not is_ours:
             return None
         claimed_at = monotonic()
         patience_ends = claimed_at + self._settings.lease.ttl_s
@@ -174,8 +180,9 @@ class TurnProcess:
             return None
         if grant is None:
             return None
-        tell_of_claim(grant)
-        metrics.turn_claimed(grant.came, grant.age_s)
+        if not is_ours:
+            tell_of_claim(grant)
+            metrics.turn_claimed(grant.came, grant.age_s)
         try:
             await self._drive(grant, claimed_at)
         except Rewound:  # the store still knows us by this nonce, and what it knows is what stands

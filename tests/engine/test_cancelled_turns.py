@@ -165,6 +165,24 @@ async def test_a_cancel_just_before_a_step_ends_the_turn_there(
     assert discards == ([(1, "cancelled")] if verb == "commit" else [])
 
 
+@pytest.mark.requirement("cancel:refused-step")
+@pytest.mark.usefixtures("nobody_tells")
+async def test_a_process_that_shuts_down_meanwhile_still_ends_the_turn(
+    monkeypatch: pytest.MonkeyPatch, real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
+) -> None:
+    async with scene(ANSWER, tmp_path, real_url, real_redis) as it:
+
+        async def cancel_and_drain(accumulator: ExecutionOutputAccumulator) -> None:
+            await it.cancel(accumulator.turn)
+            it.process.drain()
+
+        before(monkeypatch, "open_call", cancel_and_drain)
+        turn = await it.submit()
+        it.drive()
+        await check(it, turn, "")
+        assert (await it.ended(turn)).crashes == 0
+
+
 @pytest.mark.requirement("cancel:no-request-after")
 @pytest.mark.requirement("cases:t19:resume-backoff")
 @pytest.mark.usefixtures("nobody_tells")

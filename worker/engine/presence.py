@@ -33,7 +33,7 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What a process does just now. `turns`: those it drives, or that are read along in it; of a delivery process, attempts."""
+    """What a process does just now. `turns`: driven, or read along, in it; of a delivery process, attempts."""
 
     turns: int
     draining: bool
