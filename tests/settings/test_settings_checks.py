@@ -8,8 +8,9 @@ from standardwebhooks import Webhook
 
 from channels.settings import DeliverySettings, Settings, SubscriberSettings
 from worker.errors import ConfigurationError
+from worker.process_sections import LeaseSettings
 from worker.sections import McpSettings, ProviderSettings, ring_of
-from worker.settings import LeaseSettings, TurnSettings, WorkerSettings
+from worker.settings import TurnSettings, WorkerSettings
 
 URL = "http://127.0.0.1:1/v1"
 
