@@ -21,6 +21,7 @@ COMMANDS = (
     "submit",
     "turns list",
     "turns show",
+    "turns replay",
     "deliveries list",
     "deliveries show",
     "deliveries replay",
