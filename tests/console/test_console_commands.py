@@ -28,6 +28,7 @@ COMMANDS = (
     "turns list",
     "turns show",
     "turns cancel",
+    "turns replay",
     "deliveries list",
     "deliveries show",
     "deliveries replay",

@@ -123,3 +123,43 @@ async def test_a_draining_process_takes_no_turn_and_leaves_it_to_others(
     record = await read_turn(real_redis, submitted.turn)
     assert record is not None
     assert record.state == "queued"
+
+
+@pytest.mark.requirement("lease:suspect:run-alone")
+async def test_a_process_that_runs_only_what_it_is_handed_runs_a_suspect_itself(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    """As `lastword run` does, and the process that is started for a suspect."""
+    settings = settings_of(real_url)
+    submitted = await api.submit(settings, real_redis, prompt="hello", source="test", wake=lambda _: None)
+    await real_redis.hset(keys.turn_record(submitted.turn), "crashes", 2)
+    waiting = await api.submit(
+        settings, real_redis, prompt="next", source="test", wake=lambda _: None, session=submitted.session
+    )
+    async with running(settings) as process:
+        await process.run_turn(submitted.session)
+        record = await read_turn(real_redis, submitted.turn)
+        following = await read_turn(real_redis, waiting.turn)
+    assert record is not None
+    assert following is not None
+    assert (record.state, record.suspect, record.suspect_crashes) == ("sealed", True, 0)
+    assert following.state == "queued"
+
+
+@pytest.mark.requirement("lease:suspect:dead-first")
+async def test_a_turn_that_is_given_up_ends_before_anything_is_made_that_could_take_the_process_down(
+    real_redis: redis.asyncio.Redis, real_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deadly(*_: Any) -> None:
+        raise AssertionError("the tools of a dead turn were looked for")
+
+    settings = settings_of(real_url)
+    submitted = await api.submit(settings, real_redis, prompt="hello", source="test", wake=lambda _: None)
+    await real_redis.hset(keys.turn_record(submitted.turn), mapping={"crashes": 4, "suspect_crashes": 2})
+    monkeypatch.setattr(drivers.DriverMaker, "_tools", deadly)
+    async with running(settings) as process:
+        await process.run_turn(submitted.session)
+        record = await read_turn(real_redis, submitted.turn)
+    assert record is not None
+    assert record.failure is not None
+    assert (record.outcome, record.failure.code) == ("dead", "crash_cap")

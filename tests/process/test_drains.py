@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.forwarder import Forwarder
 from tests.support.receiver import Hang, Receiver
-from tests.support.stack import Process, Stack, eventually, stand_in
+from tests.support.stack import SECRET, Process, Stack, eventually, stand_in
 from worker.engine.shutdown import OUT_OF_TIME
 from worker.output.events import (
     ApprovalRequestOutput,
@@ -294,10 +294,36 @@ async def test_what_is_harder_than_sigterm_ends_the_process_at_once_and_loses_no
         if len(signals) > 1:
             await stack.logged(first, "shutting_down")
             first.send(signal.Signals[signals[1]])
-        code = await ended(first, 3)
+        code = await ended(first, 10)
         outputs = await stack.ended(turn)
         record = await record_of(stack, turn)
     number = signal.Signals[signals[-1]].value
     assert code == (-number if signals == ("SIGKILL",) else 128 + number)
     assert text_of(outputs) == "An answer that takes its time."
     assert (record.outcome, record.crashes) == ("completed", 1)
+
+
+@pytest.mark.requirement("drain:crash:delivery")
+@pytest.mark.parametrize("signals", [("SIGQUIT",), ("SIGTERM", "SIGTERM")])
+async def test_a_delivery_process_ends_at_once_too_and_its_delivery_is_made_by_another(
+    signals: tuple[str, ...], tmp_path: Path, real_url: str
+) -> None:
+    async with (
+        stand_in(SCRIPT, tmp_path) as provider,
+        Receiver(Hang()) as receiver,
+        Stack(tmp_path, real_url) as stack,
+    ):
+        subscriber = f'[subscribers.receiver]\nurl = "{receiver.url}"\nsecret = "{SECRET}"\n[delivery]\ntimeout_s = 8'
+        stack.configure(settings(provider.base_url, subscriber))
+        first = stack.start("delivery")
+        stack.start("turns")
+        await stack.submit("<slow>", destinations=("receiver",))
+        sent = await receiver.nth(1, within_s=40)
+        first.send(signal.Signals[signals[0]])
+        if len(signals) > 1:  # the same one twice at once would be one
+            await stack.logged(first, "shutting_down")
+            first.send(signal.Signals[signals[1]])
+        assert await ended(first, 10) == 128 + signal.Signals[signals[-1]].value
+        stack.start("delivery")
+        again = await receiver.nth(2, within_s=40)
+    assert again.headers["webhook-id"] == sent.headers["webhook-id"]

@@ -28,6 +28,7 @@ from worker.store.journal import (
     history,
 )
 from worker.store.log import LogEntry, Unreadable, read_log, trim_log
+from worker.store.records import RECORD_VERSION
 from worker.turn.commands import Failure
 from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, Compacted, Fact, ToolEnded, ToolStarted
 from worker.turn.usage import NO_USAGE, UsageTotals
@@ -142,7 +143,7 @@ async def test_a_turn_that_version_1_began_is_driven_on(any_redis: Redis) -> Non
     assert len(grant.facts) == 4
     assert (grant.requester, grant.progress.streamed, grant.progress.granted) == (None, False, frozenset())
     assert grant.progress.last_input_tokens == 11
-    assert await any_redis.hget(turn, "v") == await any_redis.hget(session, "v") == b"3"
+    assert await any_redis.hget(turn, "v") == await any_redis.hget(session, "v") == str(RECORD_VERSION).encode()
     await seal(ExecutionOutputAccumulator(any_redis, grant, lambda: True))
 
 

@@ -12,7 +12,7 @@
 -- crash of the suspect, too. An owner whose time is over has vanished only if living ones could have renewed: not when
 -- the last pulse is older than half a lease, and not before the calm is over that the next pulse began.
 -- A suspect is refused to a claimant that would run it among others: SUSPECT, and nothing changes but the reservation.
--- While another claimant has reserved it, the empty list.
+-- While another claimant has reserved it, the empty list. A turn that is cancelled is no suspect: it is only sealed.
 -- Writes nonce, epoch + 1, op 0, the lease, the version of what will be written, how it came (first | takeover |
 -- resumed), whether it runs as a suspect; at the first claim the turn's deadline; keeps what the session remembers from
 -- expiring while a turn lives.
@@ -29,7 +29,7 @@ local record = ARGV[5] .. 'turn:' .. turn
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local stored = redis.call('HMGET', record, 'v', 'state', 'nonce', 'lease_ms', 'crashes', 'deadline_ms',
-  'turn_deadline_ms', 'suspect', 'suspect_crashes', 'reserved', 'reserved_ms')
+  'turn_deadline_ms', 'suspect', 'suspect_crashes', 'reserved', 'reserved_ms', 'cancel')
 local version = math.max(tonumber(stored[1]), tonumber(redis.call('HGET', KEYS[3], 'v') or 0))
 if version > tonumber(ARGV[3]) then
   return {}
@@ -52,7 +52,7 @@ if is_vanished then
   end
 end
 local crashes = tonumber(stored[5]) + (is_vanished and 1 or 0)
-local is_suspect = crashes >= tonumber(ARGV[6])
+local is_suspect = crashes >= tonumber(ARGV[6]) and (stored[12] or '') == ''
 if is_suspect and not is_mine and ARGV[7] ~= '1' then
   local is_ours = stored[10] == ARGV[1]
   if not is_ours and tonumber(stored[11] or 0) > now then
