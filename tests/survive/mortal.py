@@ -121,7 +121,8 @@ class Line:
         for name in names:
             if name != self._forgotten:
                 await self._fate.passes(f"{name}: not sent")
-        self._forgotten = None
+        if names:
+            self._forgotten = None
 
     async def _arrive(self, names: list[str]) -> None:
         for name in names:
