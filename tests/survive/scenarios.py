@@ -153,6 +153,12 @@ SCENARIOS = (
     Scenario("a drain", _drains),
 )
 
+ANY_SCENARIO = {
+    scenario.name: scenario
+    for scenario in (*SCENARIOS, Scenario("three queued turns", _plain, ("One?", "Two?", "Three?")))
+}
+"""By name; with those that are recorded alone."""
+
 
 def settings_of(scenario: Scenario) -> WorkerSettings:
     """Settings in which nothing takes long."""

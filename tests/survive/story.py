@@ -14,14 +14,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from channels import outbox
-from channels.deliverer import Deliverer
-from channels.delivery.backoff import Backoff
-from channels.delivery.model import Delivered, Delivery
-from channels.outbox import Outbox
-from channels.relay import Relay
-from tests.store.turns import Redis
 from tests.survive.mortal import Asked, Fate, MortalProcess, Place, ScriptedProvider
+from tests.survive.outside import DESTINATION, Outside
 from tests.survive.scenarios import Scenario, settings_of
 from tests.survive.stores import Store
 from worker import api
@@ -36,7 +30,6 @@ from worker.tools.tool import Tool, ToolContext
 from worker.turn.facts import Fact, ToolEnded, ToolStarted
 
 SESSION = "chat/1"
-DESTINATION = "there"
 MOST_LIVES = 12
 NOT_OF_THE_PROVIDER = ("takeover", "drain")
 MOST_DEATHS = 3
@@ -89,18 +82,29 @@ class Story:
     spent: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        self.deaths = list(self.deaths)
         self.client = self.store.connect()
         self.provider = ScriptedProvider(self.scenario.answers)
         self.settings = settings_of(self.scenario)
 
     async def told(self) -> Ending:
         """The session from its first submit to the delivery of its last turn."""
+        turns = await self.begun()
+        await self.driven(turns)
+        return await self.ended(turns)
+
+    async def begun(self) -> list[str]:
+        """Turns that were submitted to a session with a past."""
         for message in self.scenario.before:
-            await self._ended([await self._submit(message)], [None])
+            await self.driven([await self.submit(message)], undisturbed=True)
         self.fates.clear()
-        turns = [await self._submit(message) for message in self.scenario.messages]
-        await self._ended(turns, self.deaths)
-        sent = await self._delivered()
+        return [await self.submit(message) for message in self.scenario.messages]
+
+    async def ended(self, turns: Sequence[str]) -> Ending:
+        """What came of turns that have ended, with their deliveries."""
+        outside = Outside(self.client)
+        await outside.relayed()
+        sent = await outside.delivered()
         ends = [await self._end_of(turn) for turn in turns]
         log = [entry for entry in await self._log() if entry.turn in turns]
         await self.client.aclose()
@@ -116,7 +120,7 @@ class Story:
             tuple(self.spent[turn] for turn in turns),
         )
 
-    async def _submit(self, message: str) -> str:
+    async def submit(self, message: str) -> str:
         submitted = await api.submit(
             self.settings,
             self.client,
@@ -124,26 +128,29 @@ class Story:
             source="test",
             wake=lambda _: None,
             session=SESSION,
+            idempotency_key=f"key of {message}",
             destinations=(DESTINATION,),
             watch_s=_WATCH_S,
         )
         return submitted.turn
 
-    async def _ended(self, turns: Sequence[str], deaths: Sequence[Place | None]) -> None:
-        """Drive until all these turns have ended."""
-        left = list(deaths)
+    async def driven(self, turns: Sequence[str], *, undisturbed: bool = False, to_the_last_death: bool = False) -> None:
+        """Drive until all these turns have ended; or just to the last of the deaths, before anything follows."""
+        deaths = [] if undisturbed else self.deaths
         for _ in range(MOST_LIVES):
             if all([await self._state(turn) == b"sealed" for turn in turns]):
                 return
             if await self._is_due():
-                fate = Fate(left.pop(0) if left else None)
+                fate = Fate(deaths.pop(0) if deaths else None)
                 self.fates.append(fate)
                 if await self._process(fate).run(SESSION):
+                    if to_the_last_death and not deaths:
+                        return
                     await self._lapse(turns)
                 if self.scenario.at_once:
-                    await self._decide()
+                    await self.decide()
             else:
-                await self._decide()
+                await self.decide()
         raise AssertionError(f"the turns did not end: {[await self._state(turn) for turn in turns]}")
 
     def _process(self, fate: Fate) -> MortalProcess:
@@ -175,7 +182,7 @@ class Story:
                 if isinstance(fact, ToolStarted) and (fact.call, fact.index) not in ended
             }
 
-    async def _decide(self) -> None:
+    async def decide(self) -> None:
         """People answer what waits, or its time runs out."""
         for waiting in await approvals.pending(self.client, range(1)):
             if self.scenario.decision == "expired":
@@ -186,28 +193,6 @@ class Story:
             else:
                 assert self.scenario.decision is not None, "nobody was to be asked"
                 await approvals.resolve(self.client, waiting.approval, self.scenario.decision, "ana")
-
-    # The other half: relay and deliveries.
-
-    async def _delivered(self) -> list[tuple[str, str, str]]:
-        backoff = Backoff()
-        box = Outbox(self.client, 0, lease_s=60, backoff=backoff, chance=lambda: 0.5)
-        relay = Relay(box, read=self._read, trim=_keep, destinations=self._destinations, wake=_nobody)
-        before = -1
-        while (made := len(await outbox.listed(self.client, 1, 1000))) != before:
-            before = made
-            await relay.step()
-        receiver = _Receiver(self.client)
-        await Deliverer([box], receiver, lease_s=60, concurrency=1).drain()
-        return receiver.got
-
-    async def _read(self, after: str, count: int, block_ms: int) -> list[LogEntry | Unreadable]:
-        del block_ms  # nobody else writes: what is not there now does not come
-        return await read_log(self.client, 0, after, count, 0)
-
-    async def _destinations(self, turn: str) -> Sequence[str] | None:
-        record = await read_turn(self.client, turn)
-        return None if record is None else record.destinations
 
     # What is there in the end.
 
@@ -251,27 +236,6 @@ class Story:
             return await effect(f"refund {cents}", context)
 
         return {"charge": charge, "look": look, "refund": refund}
-
-
-class _Receiver:
-    """Takes every delivery, and reads its text as a sender does."""
-
-    def __init__(self, client: Redis) -> None:
-        self.got: list[tuple[str, str, str]] = []
-        self._client = client
-
-    async def send(self, delivery: Delivery, lease_ends: float) -> Delivered:
-        del lease_ends
-        self.got.append((delivery.turn, delivery.event_type, await read_text(self._client, delivery.turn)))
-        return Delivered(200)
-
-
-async def _keep(cursor: str) -> None:
-    """The log is read once more by the judge."""
-
-
-async def _nobody() -> None:
-    """Nobody need be woken."""
 
 
 def deaths_of_the_provider(outputs: Iterable[Output]) -> Counter[int]:
