@@ -29,7 +29,6 @@ from worker.tools.decorator import tool
 from worker.tools.tool import Tool, ToolContext
 from worker.turn.facts import Fact, ToolEnded, ToolStarted
 
-SESSION = "chat/1"
 MOST_LIVES = 12
 NOT_OF_THE_PROVIDER = ("takeover", "drain")
 MOST_DEATHS = 3
@@ -75,6 +74,7 @@ class Story:
     store: Store
     scenario: Scenario
     deaths: list[Place | None]
+    session: str = "chat/1"
     fates: list[Fate] = field(default_factory=list)
     tool_runs: list[tuple[str, str]] = field(default_factory=list)
     running: set[tuple[str, int, int]] = field(default_factory=set)
@@ -127,8 +127,8 @@ class Story:
             prompt=message,
             source="test",
             wake=lambda _: None,
-            session=SESSION,
-            idempotency_key=f"key of {message}",
+            session=self.session,
+            idempotency_key=f"{self.session}: {message}",
             destinations=(DESTINATION,),
             watch_s=_WATCH_S,
         )
@@ -143,7 +143,7 @@ class Story:
             if await self._is_due():
                 fate = Fate(deaths.pop(0) if deaths else None)
                 self.fates.append(fate)
-                if await self._process(fate).run(SESSION):
+                if await self.process(fate).run(self.session):
                     if to_the_last_death and not deaths:
                         return
                     await self._lapse(turns)
@@ -153,7 +153,8 @@ class Story:
                 await self.decide()
         raise AssertionError(f"the turns did not end: {[await self._state(turn) for turn in turns]}")
 
-    def _process(self, fate: Fate) -> MortalProcess:
+    def process(self, fate: Fate) -> MortalProcess:
+        """A process that will die as it must."""
         return MortalProcess(self.store.connect(), self.settings, self.provider, self._tools(fate), fate)
 
     async def _state(self, turn: str) -> bytes:
@@ -162,7 +163,7 @@ class Story:
 
     async def _is_due(self) -> bool:
         """Whether a sweep would find the session, now or after the end of a lease."""
-        return await self.client.zscore(keys.due(0), keys.DUE_LEASE + SESSION) is not None
+        return await self.client.zscore(keys.due(0), keys.DUE_LEASE + self.session) is not None
 
     async def _lapse(self, turns: Sequence[str]) -> None:
         """The lease of the process that died runs out."""
