@@ -106,7 +106,7 @@ async def record(new_store: Callable[[], Store], state: State) -> Recording:
     """Play the state, and tell what the store holds then."""
     scenario = ANY_SCENARIO[state.scenario]
     calm = await Story(new_store(), scenario, []).told()
-    story = Story(new_store(), scenario, list(state.deaths))
+    story = Story(new_store(), scenario, list(state.deaths), relays=False)
     turns = await story.begun()
     await story.driven(turns, to_the_last_death=True)
     if state.outside is not None:

@@ -69,12 +69,16 @@ class Ending:
 
 @dataclass
 class Story:
-    """Everything outside the processes. `deaths`: where the first process dies, the second, and so on."""
+    """Everything outside the processes. `deaths`: where the first process dies, the second, and so on.
+
+    `relays`: the log is relayed after each of them, and not only in the end.
+    """
 
     store: Store
     scenario: Scenario
     deaths: list[Place | None]
     session: str = "chat/1"
+    relays: bool = True
     fates: list[Fate] = field(default_factory=list)
     tool_runs: list[tuple[str, str]] = field(default_factory=list)
     running: set[tuple[str, int, int]] = field(default_factory=set)
@@ -143,10 +147,13 @@ class Story:
             if await self._is_due():
                 fate = Fate(deaths.pop(0) if deaths else None)
                 self.fates.append(fate)
-                if await self.process(fate).run(self.session):
-                    if to_the_last_death and not deaths:
-                        return
-                    await self._lapse(turns)
+                has_died = await self.process(fate).run(self.session)
+                if has_died and to_the_last_death and not deaths:
+                    return
+                if self.relays:
+                    await Outside(self.client).relayed()
+                if has_died:
+                    await self.lapse(turns)
                 if self.scenario.at_once:
                     await self.decide()
             else:
@@ -165,7 +172,7 @@ class Story:
         """Whether a sweep would find the session, now or after the end of a lease."""
         return await self.client.zscore(keys.due(0), keys.DUE_LEASE + self.session) is not None
 
-    async def _lapse(self, turns: Sequence[str]) -> None:
+    async def lapse(self, turns: Sequence[str]) -> None:
         """The lease of the process that died runs out."""
         for turn in turns:
             facts = await self._facts(turn)
