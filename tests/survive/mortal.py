@@ -12,6 +12,7 @@ coroutine of the process is dropped. Places are told apart by what is done there
 """
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-import worker.store
 from tests.store.turns import Redis
 from worker.codecs.events import StreamEvent
 from worker.codecs.messages import Request, UserMessage
@@ -35,19 +35,22 @@ from worker.wiring import TurnProcess
 Place = tuple[str, int]
 """What is done, and the how-many-eth time."""
 
-PRELUDES = {"fence", "decide"}
-SCRIPTS = sorted({path.stem for path in (Path(worker.store.__file__).parent / "lua").glob("*.lua")} - PRELUDES)
-_NAMES = {
-    source.sha: name
-    for name in SCRIPTS
-    for script in [Script("worker.store", name)]
+
+def _scripts_of(package: str) -> dict[str, Script]:
+    files = list(Path(__file__).parents[2].joinpath(*package.split("."), "lua").glob("*.lua"))
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    preludes = {name for text in texts for name in re.findall(r"^-- prelude: (\w+)$", text, re.MULTILINE)}
+    return {file.stem: Script(package, file.stem) for file in files if file.stem not in preludes}
+
+
+SCRIPTS = _scripts_of("worker.store") | {f"channels/{name}": script for name, script in _scripts_of("channels").items()}
+"""By the name that a place has."""
+
+NAMES = {
+    key: name
+    for name, script in SCRIPTS.items()
     for source in (script._plain, script._flagged)
-}
-_SOURCES = {
-    source.text: name
-    for name in SCRIPTS
-    for script in [Script("worker.store", name)]
-    for source in (script._plain, script._flagged)
+    for key in (source.sha, source.text)
 }
 
 
@@ -135,8 +138,7 @@ def _is_about_the_script(answer: object) -> bool:
 
 
 def _scripts(commands: list[Any]) -> list[str]:
-    known = {"EVALSHA": _NAMES, "EVAL": _SOURCES}
-    return [known[command[0]][command[1]] for command in commands if command and command[0] in known]
+    return [NAMES[command[1]] for command in commands if command and command[0] in {"EVALSHA", "EVAL"}]
 
 
 # The provider: answers from a script, whoever asks.

@@ -10,11 +10,14 @@ from channels.delivery.model import Delivered, Delivery
 from channels.outbox import Outbox
 from channels.relay import Relay
 from tests.store.turns import Redis
+from tests.survive.mortal import Fate
 from worker.store.log import LogEntry, Unreadable, read_log
 from worker.store.records import read_text, read_turn
 
 DESTINATION = "there"
 LEASE_S = 60.0
+_LOOKS = 5
+"""As often in a row may a look find no more than that an attempt was lost with its process."""
 
 
 class Outside:
@@ -36,13 +39,17 @@ class Outside:
 
     async def delivered(self) -> list[tuple[str, str, str]]:
         """Send what is due. Gives what the receiver got: turn, event and text of each."""
-        receiver = _Receiver(self._client)
+        receiver = Receiver(self._client)
+        await self.sent(receiver)
+        return receiver.got
+
+    async def sent(self, receiver: "Receiver") -> None:
+        """Send what is due to a receiver."""
         idle = 0
-        while idle < 2:  # the first look may find no more than that an attempt was lost with its process
+        while idle < _LOOKS:
             before = len(receiver.got)
             await Deliverer([self.outbox], receiver, lease_s=LEASE_S, concurrency=1).drain()
             idle = idle + 1 if len(receiver.got) == before else 0
-        return receiver.got
 
     async def _read(self, after: str, count: int, block_ms: int) -> list[LogEntry | Unreadable]:
         del block_ms  # nobody else writes: what is not there now does not come
@@ -55,16 +62,25 @@ class Outside:
         return None if record is None else record.destinations
 
 
-class _Receiver:
-    """Takes every delivery, and reads its text as a sender does."""
+class Receiver:
+    """Takes every delivery, and reads its text as a sender does. `got`: turn, event and text; `ids`: what it was told.
 
-    def __init__(self, client: Redis) -> None:
+    `fate`: of the process that sends.
+    """
+
+    def __init__(self, client: Redis, fate: Fate | None = None) -> None:
         self.got: list[tuple[str, str, str]] = []
+        self.ids: list[str] = []
         self._client = client
+        self._fate = fate or Fate()
 
     async def send(self, delivery: Delivery, lease_ends: float) -> Delivered:
         del lease_ends
-        self.got.append((delivery.turn, delivery.event_type, await read_text(self._client, delivery.turn)))
+        text = await read_text(self._client, delivery.turn)
+        await self._fate.passes("delivery: to go")
+        self.got.append((delivery.turn, delivery.event_type, text))
+        self.ids.append(delivery.id)
+        await self._fate.passes("delivery: gone")
         return Delivered(200)
 
 

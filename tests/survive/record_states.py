@@ -4,8 +4,8 @@ when the record version is a new one or a state is:
     .venv/bin/python -m tests.survive.record_states
 
 What belongs here: the server, and the files in `recorded/v<record version>`. A file that is there is left as it is:
-what an earlier release wrote cannot be written by a later one. (`v1` was written by the code of commit 2968d03, the last
-one of that version, through the same scenarios as far as it knew them.)
+what an earlier release wrote cannot be written by a later one. (`v1` was written by the code of commit 2968d03, the
+last of that version, through the same scenarios as far as it knew them.)
 """
 
 import asyncio

@@ -4,12 +4,10 @@ Each scenario is told once undisturbed; then once for each place that a process 
 every third of them again, with a second death somewhere in the takeover.
 """
 
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
-import worker.store
 from tests.survive.judging import judge
 from tests.survive.mortal import SCRIPTS, Place
 from tests.survive.scenarios import SCENARIOS, Scenario
@@ -77,6 +75,5 @@ async def test_no_command_and_no_verb_of_a_driver_is_left_out() -> None:
         passed |= {what for fate in calm.fates for what, _ in fate.passed}
     commands = {command.__name__ for command in get_args(Command)}
     assert {f"{when} {command}" for command in commands for when in ("before", "after")} - passed == set()
-    lua = Path(worker.store.__file__).parent / "lua"
-    verbs = {"claim", *(name for name in SCRIPTS if f"fence('{name}')" in (lua / f"{name}.lua").read_text("utf-8"))}
+    verbs = {"claim", *(name for name, script in SCRIPTS.items() if f"fence('{name}')" in script._plain.text)}
     assert {f"{verb}: {what}" for verb in verbs for what in ("not sent", "unheard")} - passed == set()

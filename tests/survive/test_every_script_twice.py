@@ -5,48 +5,27 @@ script fails the last line until a scenario, or the list of those that no scenar
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.exceptions import NoScriptError, ResponseError
 
-import channels.outbox
-import worker.store
 from tests.store.lossy import dump
 from tests.store.turns import Redis
+from tests.survive.mortal import NAMES, SCRIPTS
 from tests.survive.scenarios import ANY_SCENARIO
 from tests.survive.stores import NewStore, Store
 from tests.survive.story import Story
 from worker import ids
 from worker.store import health, keys, lease
 from worker.store.outputs import attach, watch
-from worker.store.script import Script
 
-PRELUDES = {"fence", "decide", "put"}
-FOLDERS = {
-    "worker.store": Path(worker.store.__file__).parent / "lua",
-    "channels": Path(channels.outbox.__file__).parent / "lua",
-}
-NAMES = sorted(
-    f"{package}/{file.stem}"
-    for package, folder in FOLDERS.items()
-    for file in folder.glob("*.lua")
-    if file.stem not in PRELUDES
-)
-SOURCES = {
-    key: name
-    for name in NAMES
-    for script in [Script(*name.split("/"))]
-    for source in (script._plain, script._flagged)
-    for key in (source.sha, source.text)
-}
 MOVING = {
-    "worker.store/claim": ("lease_ms", "due"),
-    "worker.store/renew": ("lease_ms", "due", "watch"),
-    "worker.store/attach": ("watch",),
-    "worker.store/watch": ("watch",),
-    "worker.store/sweep": ("due",),
+    "claim": ("lease_ms", "due"),
+    "renew": ("lease_ms", "due", "watch"),
+    "attach": ("watch",),
+    "watch": ("watch",),
+    "sweep": ("due",),
     "channels/take": ("exp",),
 }
 """What begins afresh with each try, because it lasts for a time from now on."""
@@ -85,7 +64,7 @@ class Twice:
     async def _again(self, command: Sequence[Any], reply: Any) -> None:
         if not command or command[0] not in {"EVALSHA", "EVAL"} or isinstance(reply, NoScriptError | ResponseError):
             return
-        name = SOURCES[command[1]]
+        name = NAMES[command[1]]
         self._seen.add(name)
         left_out = MOVING.get(name, ())
         before = await dump(self._look, leave_out=left_out)
@@ -106,7 +85,7 @@ class TwiceBlocking:
     def _execute_command(self, *command: Any, **options: Any) -> Any:
         reply = self._execute(*command, **options)
         if command[0] in {"EVALSHA", "EVAL"}:
-            name = SOURCES[command[1]]
+            name = NAMES[command[1]]
             self._seen.add(name)
             before = self._dump(MOVING.get(name, ()))
             again = self._execute(*command)
@@ -131,14 +110,14 @@ class TwiceBlocking:
 
 def comparable(name: str, reply: Any) -> Any:
     """A reply without what tells the time."""
-    if name == "worker.store/claim" and reply:
+    if name == "claim" and reply:
         record = dict(zip(reply[0][::2], reply[0][1::2], strict=True))
         return ({**record, b"lease_ms": b""}, *reply[1:-1])
     if name == "channels/take":
         return reply[:2]
-    if name == "worker.store/sweep":  # what it gave is due again only in a while, so that no two processes take it up
+    if name == "sweep":  # what it gave is due again only in a while, so that no two processes take it up
         return ()
-    if name == "worker.store/health":  # who is skipped, and for how long from now
+    if name == "health":  # who is skipped, and for how long from now
         return reply[0], reply[1][::2]
     # A stored answer is kept as words: its numbers come back as their digits.
     return [b"%d" % each if isinstance(each, int) else each for each in reply]
@@ -185,4 +164,4 @@ async def test_every_script_that_is_sent_again_changes_nothing_and_gives_its_fir
         await story.driven(turns)
         await story.ended(turns)
         await look.aclose()
-    assert set(NAMES) - seen == set()
+    assert set(SCRIPTS) - seen == set()
