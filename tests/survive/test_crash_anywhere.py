@@ -1,7 +1,7 @@
 """A process dies at every place of a turn, and another one goes on: nobody outside can tell.
 
 Each scenario is told once undisturbed; then once for each place that a process passed, with a death there; and for
-every third of them again, with a second death somewhere in the takeover.
+every fourth of them again, with a second death somewhere in the takeover.
 """
 
 from typing import get_args
@@ -16,11 +16,11 @@ from tests.survive.story import Ending, Story
 from worker.turn.commands import Command
 
 pytestmark = pytest.mark.timeout(300)
-EVERY = {"fake": 2, "real": 1}
-"""The fake store takes twice the time: it is asked about every second place."""
-AGAIN_EVERY = 3
+EVERY = {"fake": 4, "real": 1}
+"""The fake store takes twice the time: it is asked about every fourth place."""
+AGAIN_EVERY = 4
 STRIDE = 7
-"""Every third takeover dies too. These deaths are spread over it: that of the n-th place is at the place n * STRIDE."""
+"""Every fourth takeover dies too, the deaths spread over it: that of the n-th place is at the place n * STRIDE."""
 
 
 @pytest.fixture(params=SCENARIOS, ids=lambda scenario: scenario.name.replace(" ", "-"))
