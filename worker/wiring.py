@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from time import monotonic
 
-from worker import ids, metrics
+from worker import ids
 from worker.assembly import health_rules
 from worker.codecs.messages import Message
 from worker.drivers import DriverMaker
@@ -16,6 +16,7 @@ from worker.engine.driver import TurnDriver
 from worker.engine.health import ProviderHealth
 from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
 from worker.engine.recording import tell_of_claim
+from worker.engine.seat import Seat
 from worker.engine.suspects import Suspects
 from worker.errors import Fenced, Rewound, StoreFull, TurnCancelled, TurnSealed
 from worker.observability import fault, warn
@@ -169,20 +170,11 @@ class TurnProcess:
         if self._draining and not is_ours:
             return None
         claimed_at = monotonic()
-        patience_ends = claimed_at + self._settings.lease.ttl_s
-        try:
-            grant = await self._claim(session, nonce, patience_ends)
-        except Exception as error:
-            if not is_unanswered(error):
-                raise
-            # The due set knows the session; someone will look again.
-            warn("session_not_claimed", session=session, error=type(error).__name__)
-            return None
+        grant = await self._granted(session, nonce, claimed_at + self._settings.lease.ttl_s)
         if grant is None:
             return None
         if not is_ours:
             tell_of_claim(grant)
-            metrics.turn_claimed(grant.came, grant.age_s)
         try:
             await self._drive(grant, claimed_at)
         except Rewound:  # the store still knows us by this nonce, and what it knows is what stands
@@ -196,6 +188,16 @@ class TurnProcess:
         else:
             return ids.new_nonce()
         return nonce
+
+    async def _granted(self, session: str, nonce: str, patience_ends: float) -> Grant | None:
+        try:
+            return await self._claim(session, nonce, patience_ends)
+        except Exception as error:
+            if not is_unanswered(error):
+                raise
+            # The due set knows the session; someone will look again.
+            warn("session_not_claimed", session=session, error=type(error).__name__)
+            return None
 
     async def _claim(self, session: str, nonce: str, patience_ends: float) -> Grant | None:
         settings, suspects = self._settings, self._suspects
@@ -237,7 +239,7 @@ class TurnProcess:
             lambda: self._may_ask(grant),
             round(self._settings.turns.keep_s),
         )
-        seat = _Seat()
+        seat = Seat()
         self._heartbeat.hold(grant, partition, seat, claimed_at)
         try:
             driver = await self._maker.made(grant, accumulator, claimed_at)
@@ -272,29 +274,3 @@ class TurnProcess:
         if self._drain_ends is not None and monotonic() >= self._drain_ends:
             return False
         return self._heartbeat.holds(grant.turn, grant.nonce)
-
-
-class _Seat:
-    """Holds the lease of a turn, also while its driver is still being made: tools come from servers that take time."""
-
-    def __init__(self) -> None:
-        self.driver: TurnDriver | None = None
-        self.is_lost = False
-        self.cancel_reason: str | None = None
-
-    def renewed(self, *, watched: bool) -> None:
-        """The lease was renewed."""
-        if self.driver is not None:
-            self.driver.renewed(watched=watched)
-
-    def lost(self) -> None:
-        """Another driver owns the turn."""
-        self.is_lost = True
-        if self.driver is not None:
-            self.driver.lost()
-
-    def cancelled(self, reason: str) -> None:
-        """Somebody wants the turn to end."""
-        self.cancel_reason = reason
-        if self.driver is not None:
-            self.driver.cancel(reason)

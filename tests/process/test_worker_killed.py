@@ -61,6 +61,7 @@ def body_of(received: Received) -> dict[str, object]:
 
 
 @pytest.mark.requirement("survive:kill:between-tool-and-call")
+@pytest.mark.requirement("cases:t13:tool-done-worker-dies")
 async def test_a_worker_killed_between_a_tool_and_the_next_call_loses_nothing_and_repeats_nothing(
     tmp_path: Path, real_url: str
 ) -> None:

@@ -22,7 +22,8 @@ from worker.turn.resume import is_the_providers
 
 
 def tell_of_claim(grant: Grant) -> None:
-    """One line about a turn that some driver had before: taken over from one that vanished, or given back by one."""
+    """Count it; one line about one that some driver had before: taken over from one that vanished, or given back."""
+    metrics.turn_claimed(grant.came, grant.age_s)
     if grant.came == "first":
         return
     progress = grant.progress

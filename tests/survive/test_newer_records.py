@@ -1,0 +1,116 @@
+"""What a newer release has written is left to that release, and everything else goes on: a deploy half done."""
+
+import json
+from typing import Any
+
+import pytest
+
+from channels import outbox
+from channels.delivery import model
+from tests.store.lossy import dump
+from tests.store.turns import Redis
+from tests.survive.mortal import Fate
+from tests.survive.outside import Outside
+from tests.survive.scenarios import ANY_SCENARIO
+from tests.survive.stores import NewStore, Store
+from tests.survive.story import Story
+from worker.store import approvals, keys
+from worker.store.log import LOG_VERSION
+from worker.store.records import RECORD_VERSION
+
+APPROVALS_VERSION = 1
+
+
+async def stored(client: Redis, turn: str, session: str) -> dict[str, Any]:
+    """All keys of one turn and of its session."""
+    everything = await dump(client)
+    return {name: content for name, content in everything.items() if name.endswith((f":{turn}", f":{session}"))}
+
+
+async def begun(store: Store, session: str, scenario: str = "plain") -> tuple[Story, str]:
+    story = Story(store, ANY_SCENARIO[scenario], [("after Park", 1)] if scenario == "granted" else [], session)
+    (turn,) = await story.begun()
+    return story, turn
+
+
+@pytest.mark.requirement("survive:newer:turn")
+@pytest.mark.parametrize("where", ["turn", "session"])
+async def test_a_turn_of_a_newer_release_is_not_driven_and_others_are(new_store: NewStore, where: str) -> None:
+    store = new_store()
+    newer, theirs = await begun(store, "chat/newer")
+    record = keys.turn_record(theirs) if where == "turn" else keys.session_record(0, newer.session)
+    await newer.client.hset(record, "v", RECORD_VERSION + 1)
+    before = await stored(newer.client, theirs, newer.session)
+    assert not await newer.process(Fate()).run(newer.session)
+    ours, turn = await begun(store, "chat/1")
+    await ours.driven([turn])
+    ended = await ours.ended([turn])
+    assert ended.turns[0].text == "The tide is low at four."
+    assert [each[0] for each in ended.sent] == [turn]
+    assert await stored(newer.client, theirs, newer.session) == before
+    assert await newer.client.zscore(keys.due(0), keys.DUE_LEASE + newer.session) is not None
+    await newer.client.hset(record, "v", RECORD_VERSION)
+    await newer.driven([theirs])
+    assert (await newer.ended([theirs])).turns[0].text == "The tide is low at four."
+
+
+@pytest.mark.requirement("survive:newer:approvals")
+async def test_approvals_of_a_newer_release_are_neither_decided_nor_expired_and_others_are(
+    new_store: NewStore,
+) -> None:
+    store = new_store()
+    newer, theirs = await begun(store, "chat/newer", "granted")
+    await newer.driven([theirs], to_the_last_death=True)
+    (waiting,) = await approvals.pending(newer.client, range(1))
+    await newer.client.hset(keys.approvals(theirs), mapping={"v": APPROVALS_VERSION + 1, "1_0:expires": 1})
+    await newer.client.zadd(keys.due(0), {keys.DUE_APPROVAL + theirs: 1})
+    before = await stored(newer.client, theirs, newer.session)
+    ours, turn = await begun(store, "chat/1", "granted")
+    await ours.driven([turn], to_the_last_death=True)
+    assert await approvals.resolve(newer.client, waiting.approval, "approve_once", "ana") == "persist_failed"
+    approvals.expire_due(store.sync, 0)
+    (mine,) = [each for each in await approvals.pending(ours.client, range(1)) if each.turn == turn]
+    assert not isinstance(await approvals.resolve(ours.client, mine.approval, "approve_once", "ana"), str)
+    await ours.driven([turn])
+    assert (await ours.ended([turn])).turns[0].text == "May I? That is that."
+    assert await stored(newer.client, theirs, newer.session) == before
+    await newer.client.aclose()
+
+
+@pytest.mark.requirement("survive:newer:log")
+async def test_a_log_entry_of_a_newer_release_is_kept_for_it_and_those_behind_it_are_delivered(
+    new_store: NewStore,
+) -> None:
+    story, turn = await begun(new_store(), "chat/1")
+    entry = {"v": str(LOG_VERSION + 1), "kind": "seal", "event": "evt_1", "turn": turn, "call": "1", "new": "word"}
+    await story.client.xadd(keys.log(0), entry)
+    await story.driven([turn])
+    outside = Outside(story.client)
+    await outside.relayed()
+    assert [each[0] for each in await outside.delivered()] == [turn]
+    (dead,) = await outbox.listed(story.client, 1, 10, "dead")
+    assert (dead.code, dead.destination) == ("unreadable_entry", "")
+    await story.client.delete(keys.log(0))  # trimmed long ago
+    await outbox.replay(story.client, dead.id)
+    ((_, again),) = await story.client.xrange(keys.log(0))
+    assert {name.decode(): value.decode() for name, value in again.items()} == entry
+    await story.client.aclose()
+
+
+@pytest.mark.requirement("survive:newer:delivery")
+async def test_a_delivery_of_a_newer_release_is_left_alone_and_others_are_sent(new_store: NewStore) -> None:
+    story = Story(new_store(), ANY_SCENARIO["three queued turns"], [])
+    turns = await story.begun()
+    await story.driven(turns)
+    outside = Outside(story.client)
+    await outside.relayed()
+    (first,) = [each for each in await outbox.listed(story.client, 1, 10) if each.turn == turns[0]]
+    record = f"lw:{{p00}}:dlv:{first.id}"
+    written = json.loads(await story.client.hget(record, "record"))
+    newer = json.dumps({"v": model.RECORD_VERSION + 1, "delivery": {**written["delivery"], "channel": "of tomorrow"}})
+    await story.client.hset(record, "record", newer)
+    before = await story.client.hgetall(record)
+    assert [each[0] for each in await outside.delivered()] == turns[1:]
+    assert await story.client.hgetall(record) == before
+    assert await story.client.zscore("lw:{p00}:dlv-due", first.id) is not None
+    await story.client.aclose()
