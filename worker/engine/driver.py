@@ -141,7 +141,10 @@ class TurnDriver:
         self._timer = None
         deadline = self._machine.deadline()
         if deadline is not None and deadline <= monotonic():
-            self._look_at_the_clock()
+            # A process that slept or was busy finds its timers due before it has read what came meanwhile. A loop looks
+            # at its sockets between a callback and the one that this sets up.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._look_at_the_clock)
         else:
             self._arm_timer()
 
