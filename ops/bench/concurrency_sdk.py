@@ -6,8 +6,10 @@ measured. It stages nothing for readers, journals nothing and survives nothing: 
 
 import importlib
 import os
+from functools import cache
 from typing import Any
 
+import redis
 from celery import Celery
 
 app = Celery("bench", broker=os.environ["BENCH_BROKER"])
@@ -18,15 +20,14 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_transport_options={"socket_timeout": 30, "max_connections": 1000},
 )
-_kept: dict[str, Any] = {}
+_openai: Any = importlib.import_module("openai")  # no dependency of this project
+_redis = redis.Redis.from_url(os.environ["BENCH_BROKER"])
 
 
+@cache
 def _client() -> Any:
-    if "client" not in _kept:
-        openai = importlib.import_module("openai")
-        _kept["client"] = openai.OpenAI(base_url=os.environ["BENCH_PROVIDER"], api_key="k", max_retries=0, timeout=600)
-        _kept["redis"] = importlib.import_module("redis").Redis.from_url(os.environ["BENCH_BROKER"])
-    return _kept["client"]
+    """Made in the process that uses it."""
+    return _openai.OpenAI(base_url=os.environ["BENCH_PROVIDER"], api_key="k", max_retries=0, timeout=600)
 
 
 @app.task(name="bench.stream")
@@ -37,4 +38,4 @@ def stream(model: str) -> None:
     for chunk in _client().chat.completions.create(model=model, messages=messages, stream=True):
         texts += [choice.delta.content for choice in chunk.choices if choice.delta.content]
     assert "".join(texts)
-    _kept["redis"].incr("bench:done")
+    _redis.incr("bench:done")

@@ -27,7 +27,8 @@ async def until(event: threading.Event) -> None:
 
 @pytest.mark.requirement("engine:seats:bound")
 def test_who_hands_over_one_too_many_waits_until_a_seat_is_free(loop: LoopThread) -> None:
-    seats, goes, ran = Seats(loop, 2), threading.Event(), []
+    seats, goes = Seats(loop, 2), threading.Event()
+    ran: list[int] = []
 
     async def work(number: int) -> None:
         ran.append(number)
@@ -50,7 +51,8 @@ def test_who_hands_over_one_too_many_waits_until_a_seat_is_free(loop: LoopThread
 
 @pytest.mark.requirement("engine:seats:end")
 def test_every_end_is_told_once_and_frees_its_seat(loop: LoopThread) -> None:
-    seats, told = Seats(loop, 3), []
+    seats = Seats(loop, 3)
+    told: list[BaseException | None] = []
 
     async def returns() -> None:
         pass

@@ -1,4 +1,4 @@
-"""Many turns in one process: waiting turns are cheap, a full process leaves work to others, its own sleep kills none."""
+"""Many turns in one process: waiting is cheap, a full process leaves work to others, its own sleep kills nobody."""
 
 import signal
 from pathlib import Path
