@@ -89,7 +89,7 @@ def _steady(room: Room, workers: Workers, whole: Window, load: Load) -> dict[str
     room.readers.ask("measure")
     sent, window = room.provider.ask("status")["sent"], Window(room, workers)
     time.sleep(load.seconds)
-    steady, status = window.close(), room.provider.ask("status")
+    status, steady = room.provider.ask("status"), window.close()
     room.readers.ask("pause")
     room.provider.ask("finish")
     seen: dict[str, Any] = {}

@@ -42,7 +42,7 @@ def plain(room: Room, python: Path, pool: str, streams: int, seconds: float) -> 
         time.sleep(_QUIET_S)
         sent, window = room.provider.ask("status")["sent"], Window(room, workers)
         time.sleep(seconds)
-        steady, status = window.close(), room.provider.ask("status")
+        status, steady = room.provider.ask("status"), window.close()
         room.provider.ask("finish")
         wait_until(lambda: int(client.get("bench:done") or 0) == streams, "the ends of all streams", 120)
         deltas, full = status["sent"] - sent, steady.after["turns"]
