@@ -21,8 +21,8 @@ DELIVERY_QUEUE = "delivery"
 _LOOK_TIMEOUT_S = 3
 
 
-def make_app(settings: "WorkerSettings", *, concurrency: int) -> Celery:
-    """A Celery app on the broker of `settings`. `concurrency`: tasks that run at once in one process."""
+def make_app(settings: "WorkerSettings", *, concurrency: int, pool: str | type = "threads") -> Celery:
+    """A Celery app on the broker of `settings`. `concurrency`: tasks that run at once in one process, in `pool`."""
     _survive_a_lost_broker()
     app = Celery("lastword", broker=settings.broker(), set_as_current=False)
     app.conf.update(
@@ -41,7 +41,7 @@ def make_app(settings: "WorkerSettings", *, concurrency: int) -> Celery:
         # A message that waits in a process's memory is lost with it.
         worker_prefetch_multiplier=1,
         worker_disable_prefetch=True,
-        worker_pool="threads",
+        worker_pool=pool,
         worker_concurrency=concurrency,
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,

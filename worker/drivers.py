@@ -33,6 +33,7 @@ from worker.turn.usage import Tally
 from worker.turn.verdict import Ending
 
 _LOOK_S = 0.5
+_chance = random.SystemRandom()
 
 
 class DriverMaker:
@@ -163,7 +164,7 @@ class DriverMaker:
             turn_start(grant, agent, settings.providers, tools, history),
             turn_limits(settings),
             deadline=deadline,
-            jitter=random.SystemRandom().random,
+            jitter=_chance.random,
             skipped=lambda: self._health.skipped,
             strategy=self._strategy,
         )

@@ -2,11 +2,13 @@
 
 What belongs here: the one task, and the start and end of the process. What must not be known here: how a turn runs.
 
-The task hands a coroutine to the process's loop and waits. Time limits, cancelling and draining are the driver's; a
-warm shutdown tells the drivers, they hand their turns over, and the tasks end. Anything harder is a crash.
+The task hands a coroutine to the process's loop and ends; a turn that waits holds no thread. Time limits, cancelling
+and draining are the driver's. A process that is full takes no message. A warm shutdown tells the drivers, they hand
+their turns over, and the process ends behind the last of them. Anything harder is a crash.
 """
 
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any
 
 from celery import signals
@@ -14,15 +16,18 @@ from celery import signals
 from worker.app import RUN_TURN, make_app, wake_session
 from worker.engine.loop import LoopThread
 from worker.engine.presence import Doing, Presence
+from worker.engine.seats import Seats
 from worker.engine.shutdown import Shutdown
 from worker.observability import configure_logging, configure_sentry, fault, info
+from worker.pool import HANDOVER_THREADS, pool_with_room
 from worker.settings import load_settings
 from worker.store import connect
 from worker.wiring import TurnProcess
 
 settings = load_settings()
-app = make_app(settings, concurrency=settings.processes.turns_concurrency)
 _loop = LoopThread()
+_seats = Seats(_loop, settings.processes.turns_concurrency)
+app = make_app(settings, concurrency=HANDOVER_THREADS, pool=pool_with_room(lambda: _seats.free))
 _process = TurnProcess(settings, lambda session: wake_session(app, session))
 _shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain), settings.processes.drain_s)
 _presence = Presence(
@@ -36,11 +41,14 @@ _presence = Presence(
 @app.task(name=RUN_TURN)
 def run_turn(session: str) -> None:
     """Drive what waits in `session`. Any number of these messages for one session do no harm."""
-    try:
-        _loop.run(_process.run_session(session))
-    except CancelledError:  # what a future on another thread raises
+    _seats.take(lambda: _process.run_session(session), partial(_ended, session))
+
+
+def _ended(session: str, error: BaseException | None) -> None:
+    """The last place that sees an error; the lease runs out, and the turn goes on elsewhere."""
+    if isinstance(error, CancelledError):
         info("session_left", session=session)
-    except Exception as error:  # noqa: BLE001 - the last place that sees it; the lease runs out and the turn goes on
+    elif error is not None:
         fault("turn_crashed", error, session=session)
 
 
@@ -69,6 +77,7 @@ def _drain(sig: str, **_: Any) -> None:
 
 @signals.worker_shutdown.connect
 def _stop(**_: Any) -> None:
+    _seats.wait()
     _presence.stop()
     _loop.run(_process.stop())
     _loop.stop()

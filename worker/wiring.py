@@ -15,8 +15,8 @@ from worker.drivers import DriverMaker
 from worker.engine.driver import TurnDriver
 from worker.engine.health import ProviderHealth
 from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
+from worker.engine.lease_holder import LeaseHolder
 from worker.engine.recording import tell_of_claim
-from worker.engine.seat import Seat
 from worker.engine.suspects import Suspects
 from worker.errors import Fenced, Rewound, StoreFull, TurnCancelled, TurnSealed
 from worker.observability import fault, warn
@@ -239,14 +239,14 @@ class TurnProcess:
             lambda: self._may_ask(grant),
             round(self._settings.turns.keep_s),
         )
-        seat = Seat()
-        self._heartbeat.hold(grant, partition, seat, claimed_at)
+        holder = LeaseHolder()
+        self._heartbeat.hold(grant, partition, holder, claimed_at)
         try:
             driver = await self._maker.made(grant, accumulator, claimed_at)
-            if driver is not None and not seat.is_lost:
-                seat.driver = driver
-                if seat.cancel_reason is not None:
-                    driver.cancel(seat.cancel_reason)
+            if driver is not None and not holder.is_lost:
+                holder.driver = driver
+                if holder.cancel_reason is not None:
+                    driver.cancel(holder.cancel_reason)
                 await self._run(driver, grant, accumulator)
         finally:
             self._heartbeat.let_go(grant.turn, grant.nonce)

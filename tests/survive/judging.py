@@ -21,7 +21,7 @@ from worker.output.events import (
     TurnCompletedOutput,
 )
 from worker.output.filters import OutputFilter, admits
-from worker.turn.facts import Committed, Compacted, ToolEnded, ToolStarted
+from worker.turn.facts import Committed, Compacted, Joined, ToolEnded, ToolStarted
 from worker.turn.verdict import OUTCOME_UNKNOWN
 
 RETRY_SAFE = ("look",)
@@ -94,6 +94,8 @@ def _facts(turn: TurnEnd, unknown: set[tuple[int, int]]) -> list[Any]:
                 told.append((call, index, "2 ended", result, failure))
             case Compacted():
                 told.append((fact.before_call - 1, 99, "compacted", fact.summary))
+            case Joined(call, _, message):
+                told.append((call, -2, "joined", message))
             case _:
                 told.append((fact.call, fact.index, f"0 {type(fact).__name__}", repr(fact)))
     return sorted((each[:3] if each[:2] in unknown else each for each in told), key=lambda each: each[:3])

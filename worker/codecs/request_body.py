@@ -27,7 +27,7 @@ def encoded(
 
 def _json(body: dict[str, object]) -> bytes:
     try:
-        return orjson.dumps(body)
+        return memoryview(orjson.dumps(body)).tobytes()  # orjson's own hold several kB more than they say
     except orjson.JSONEncodeError:  # integers beyond 64 bits, halves of characters, and what is nested too deep
         return json.dumps(_sendable(body, _DEEPEST), ensure_ascii=False).encode()
 

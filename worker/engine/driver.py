@@ -58,6 +58,8 @@ class TurnDriver:
         self._is_valid = is_valid
         self._queue: asyncio.Queue[tuple[float, Event]] = asyncio.Queue()
         self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = 0.0
+        """The deadline of the timer that is armed."""
         self._reader: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewal = asyncio.Event()
@@ -138,19 +140,20 @@ class TurnDriver:
 
     def _arm_timer(self) -> None:
         deadline = self._machine.deadline()
-        if deadline is None or self._ended:
+        if deadline is None or self._ended or (self._timer is not None and self._armed_for <= deadline):
             return
-        loop = asyncio.get_running_loop()
-        when = loop.time() + (deadline - monotonic())
-        if self._timer is None or self._timer.when() > when:
-            self._cancel_timer()
-            self._timer = loop.call_at(when, self._timer_fired)
+        self._cancel_timer()
+        self._armed_for = deadline
+        self._timer = asyncio.get_running_loop().call_later(deadline - monotonic(), self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None
         deadline = self._machine.deadline()
         if deadline is not None and deadline <= monotonic():
-            self._look_at_the_clock()
+            # A process that slept or was busy finds its timers due before it has read what came meanwhile. A loop looks
+            # at its sockets between a callback and the one that this sets up.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._look_at_the_clock)
         else:
             self._arm_timer()
 

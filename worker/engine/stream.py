@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import cast
+from typing import Any, cast
 
 import httpx
 
@@ -218,7 +218,10 @@ def _target(response: httpx.Response) -> str:
 def _chunks(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     """The body, unpacked where a gateway compressed what we asked for plain."""
     packed = "content-encoding" in response.headers
-    return cast("AsyncGenerator[bytes, None]", response.aiter_bytes() if packed else response.aiter_raw())
+    # `aiter_raw` would only cut these parts anew, at a price for each of them.
+    return cast(
+        "AsyncGenerator[bytes, None]", response.aiter_bytes() if packed else aiter(cast("Any", response.stream))
+    )
 
 
 def _http_request(

@@ -4,14 +4,17 @@ What belongs here: what the heartbeat tells, kept until there is a driver to be 
 a driver is made, what it does.
 """
 
-from worker.engine.driver import TurnDriver
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from worker.engine.driver import TurnDriver
 
 
-class Seat:
+class LeaseHolder:
     """Holds the lease of a turn, also while its driver is still being made: tools come from servers that take time."""
 
     def __init__(self) -> None:
-        self.driver: TurnDriver | None = None
+        self.driver: "TurnDriver | None" = None
         self.is_lost = False
         self.cancel_reason: str | None = None
 
