@@ -18,7 +18,7 @@ from channels.outbox import Outbox, RelayFenced
 from worker import ids
 from worker.observability import fault, info, warn
 from worker.store.log import LogEntry, Unreadable
-from worker.store.repeat import UNANSWERED, is_unanswered
+from worker.store.repeat import is_unanswered
 
 LEASE_S = 8.0
 BLOCK_S = 1.0
@@ -59,7 +59,9 @@ class Relay:
         await keep_going("relay", self.step, stop)
         try:
             await self._outbox.leave_log(self._nonce)
-        except UNANSWERED as error:
+        except Exception as error:
+            if not is_unanswered(error):
+                raise
             warn("relay_did_not_leave", partition=self._outbox.partition, error=type(error).__name__)
 
     async def step(self) -> float:

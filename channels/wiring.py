@@ -28,7 +28,7 @@ from worker.store import connect
 from worker.store.inbox import ensure_meta
 from worker.store.log import read_log, trim_log
 from worker.store.records import TurnRecord, read_text, read_turn
-from worker.store.repeat import UNANSWERED, until_answered
+from worker.store.repeat import is_unanswered, until_answered
 
 _CONNECT_TIMEOUT_S = 10.0
 _START_PATIENCE_S = 30.0
@@ -133,7 +133,9 @@ class DeliveryProcess:
             if record is None or record.sealed_ms is None:
                 return None
             text = await read_text(self._redis, turn)
-        except UNANSWERED as error:
+        except Exception as error:
+            if not is_unanswered(error):
+                raise
             raise StoreUnavailable("Redis did not answer") from error
         return Sealed(record.sealed_ms, turn_end(record, text))
 

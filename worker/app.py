@@ -49,6 +49,8 @@ def make_app(settings: "WorkerSettings", *, concurrency: int) -> Celery:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        # A broker that is full, becomes a replica or has no disk answers with an error: it is waited for, too.
+        broker_channel_error_retry=True,
         broker_transport_options=_transport_options(settings.broker()),
     )
     return app
