@@ -4,9 +4,10 @@ What belongs here: which entries become deliveries, and to whom. What must not b
 delivery says: it refers to the turn, and its sender renders it.
 
 The relay of one process holds a lease on the log, reads from the cursor that is stored beside it, and moves the cursor
-in the step that inserts the deliveries. So a crash anywhere repeats a step that changes nothing, and a relay that lost
-its lease changes nothing at all. An entry that cannot be read, or whose turn cannot, becomes a dead letter with its
-reason, and the cursor moves on.
+in the step that inserts the deliveries and trims the log. So a crash anywhere repeats a step that changes nothing, and
+a relay that lost its lease changes nothing at all. A turn ends once: a server that forgot an end after it was told
+gives the next one the same delivery ids. An entry that cannot be read, or whose turn cannot, becomes a dead letter with
+its reason, and the cursor moves on.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ class Relay:
     """The relay of one partition in one process.
 
     `destinations`: where the outcome of a turn goes, by the turn's id; None when the turn is not known any more.
-    `trim`: drops the log before an id. `wake`: says that something is due.
+    `wake`: says that something is due.
     """
 
     def __init__(
@@ -43,13 +44,11 @@ class Relay:
         outbox: Outbox,
         *,
         read: ReadLog,
-        trim: Callable[[str], Awaitable[None]],
         destinations: Callable[[str], Awaitable[Sequence[str] | None]],
         wake: Callable[[], Awaitable[None]],
     ) -> None:
         self._outbox = outbox
         self._read = read
-        self._trim = trim
         self._destinations = destinations
         self._wake = wake
         self._nonce = ids.new_nonce()
@@ -83,7 +82,6 @@ class Relay:
         if inserted:
             info("deliveries_made", partition=self._outbox.partition, count=inserted)
             await self._wake()
-        await self._trim(entries[-1].id)
         return 0.0
 
     async def _made_of(self, entry: LogEntry | Unreadable, now_ms: int) -> list[Delivery]:
@@ -105,7 +103,7 @@ class Relay:
             return [self._dead_letter(entry.id, "unusable_turn", why, now_ms, turn=entry.turn, event_type=event_type)]
         return [
             Delivery(
-                id=ids.delivery_of(self._outbox.partition, entry.event_id, destination),
+                id=ids.delivery_of(self._outbox.partition, ids.end_of(entry.turn), destination),
                 event_id=entry.event_id,
                 turn=entry.turn,
                 event_type=event_type,
