@@ -46,6 +46,7 @@ class DeliveryProcess:
         self._stop = asyncio.Event()
         self._open = AsyncExitStack()
         self._loops: list[asyncio.Task[None]] = []
+        self._here: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Connect, so that `deliver` can be called; wait up to 30 s for Redis.
@@ -88,7 +89,7 @@ class DeliveryProcess:
     async def stop(self) -> None:
         """End the loops and close what `start` opened, whether it came to its end or not."""
         self._stop.set()
-        await asyncio.gather(*self._loops)
+        await asyncio.gather(*self._loops, *([] if self._here is None else [self._here]))
         await self._open.aclose()
 
     def drain(self) -> None:
@@ -121,6 +122,12 @@ class DeliveryProcess:
             await asyncio.to_thread(self._wake_up)
         except Exception as error:  # noqa: BLE001 - whatever the broker says: the outbox knows, the sweeper asks again
             warn("wake_up_not_sent", error=type(error).__name__)
+            self._deliver_here()
+
+    def _deliver_here(self) -> None:
+        """Without a broker nobody else hears of it, and what is not delivered fills a store that is full already."""
+        if self._here is None or self._here.done():
+            self._here = asyncio.get_running_loop().create_task(self.deliver())
 
     async def _destinations(self, turn: str) -> Sequence[str] | None:
         record = await read_turn(self._redis, turn)

@@ -19,6 +19,9 @@ DELIVER = "channels.deliver"
 TURNS_QUEUE = "turns"
 DELIVERY_QUEUE = "delivery"
 
+_RABBITMQ_REPLY_S = 5
+"""A queue that has no leader yet, in a RabbitMQ that has just come back, is silent; who waits sends nothing more."""
+
 
 def make_app(settings: "WorkerSettings", *, concurrency: int) -> Celery:
     """A Celery app on the broker of `settings`. `concurrency`: tasks that run at once in one process."""
@@ -29,9 +32,7 @@ def make_app(settings: "WorkerSettings", *, concurrency: int) -> Celery:
         result_backend=None,
         task_serializer="json",
         accept_content=["json"],
-        task_queues=[
-            Queue(name, Exchange(name, type="direct"), routing_key=name) for name in (TURNS_QUEUE, DELIVERY_QUEUE)
-        ],
+        task_queues=[_queue(name, settings.broker()) for name in (TURNS_QUEUE, DELIVERY_QUEUE)],
         task_default_queue=TURNS_QUEUE,
         task_create_missing_queues=False,
         task_routes={RUN_TURN: {"queue": TURNS_QUEUE}, DELIVER: {"queue": DELIVERY_QUEUE}},
@@ -41,6 +42,7 @@ def make_app(settings: "WorkerSettings", *, concurrency: int) -> Celery:
         worker_prefetch_multiplier=1,
         worker_disable_prefetch=True,
         worker_pool="threads",
+        worker_consumer="worker.consumer:Consumer",
         worker_concurrency=concurrency,
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
@@ -66,9 +68,19 @@ def wake_delivery(app: Celery) -> None:
     app.send_task(DELIVER, queue=DELIVERY_QUEUE, retry=False)
 
 
+def _queue(name: str, broker: str) -> Queue:
+    """A queue, and in RabbitMQ one that outlives the loss of a node; no message in it is ever delivered twice."""
+    arguments = None if _is_redis(broker) else {"x-queue-type": "quorum"}
+    return Queue(name, Exchange(name, type="direct"), routing_key=name, queue_arguments=arguments)
+
+
+def _is_redis(broker: str) -> bool:
+    return broker.startswith(("redis", "rediss", "unix", "sentinel"))
+
+
 def _transport_options(broker: str) -> dict[str, Any]:
-    if not broker.startswith(("redis", "rediss", "unix", "sentinel")):
-        return {"confirm_publish": True}
+    if not _is_redis(broker):
+        return {"confirm_publish": True, "read_timeout": _RABBITMQ_REPLY_S, "write_timeout": _RABBITMQ_REPLY_S}
     return {
         "visibility_timeout": 600,
         "max_connections": 1000,
