@@ -19,6 +19,8 @@ DELIVER = "channels.deliver"
 TURNS_QUEUE = "turns"
 DELIVERY_QUEUE = "delivery"
 
+_SEND_ONCE = {"max_retries": 1, "interval_start": 0}
+"""Whoever submits waits for the wake-up to be sent, and six seconds for a broker that is away would be for nothing."""
 _RABBITMQ_REPLY_S = 5
 """A queue that has no leader yet, in a RabbitMQ that has just come back, is silent; who waits sends nothing more."""
 
@@ -80,7 +82,8 @@ def _is_redis(broker: str) -> bool:
 
 def _transport_options(broker: str) -> dict[str, Any]:
     if not _is_redis(broker):
-        return {"confirm_publish": True, "read_timeout": _RABBITMQ_REPLY_S, "write_timeout": _RABBITMQ_REPLY_S}
+        limits = {"read_timeout": _RABBITMQ_REPLY_S, "write_timeout": _RABBITMQ_REPLY_S}
+        return {"confirm_publish": True, **limits, **_SEND_ONCE}
     return {
         "visibility_timeout": 600,
         "max_connections": 1000,
@@ -89,6 +92,7 @@ def _transport_options(broker: str) -> dict[str, Any]:
         "socket_connect_timeout": 5,
         "socket_keepalive": True,
         "health_check_interval": 25,
+        **_SEND_ONCE,
     }
 
 

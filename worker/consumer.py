@@ -5,12 +5,13 @@ Celery loads this module by its name, from `worker_consumer`.
 """
 
 from functools import partial
+from typing import ClassVar
 
 from celery.worker import consumer
 from kombu.connection import Connection
 
 _RETRY_S = 2
-"""Between two looks for a broker that is away. Celery's own waits grow to 30 s, for which all would wait once it is back."""
+"""Between two looks for a broker that is away. Celery's own waits grow to 30 s, long after it may be back."""
 
 
 class Consumer(consumer.Consumer):
@@ -19,7 +20,7 @@ class Consumer(consumer.Consumer):
     class Blueprint(consumer.Consumer.Blueprint):  # type: ignore[misc, valid-type]
         """Without the 28 queues and as many exchanges by which RabbitMQ delays messages: none of ours is delayed."""
 
-        default_steps = [
+        default_steps: ClassVar[list[str]] = [
             step for step in consumer.Consumer.Blueprint.default_steps if not step.endswith(":DelayedDelivery")
         ]
 
