@@ -29,6 +29,7 @@ from worker.store.inbox import ensure_meta
 from worker.store.log import read_log
 from worker.store.records import TurnRecord, read_text, read_turn
 from worker.store.repeat import is_unanswered, until_answered
+from worker.store.server import warn_of_shortcomings
 
 _CONNECT_TIMEOUT_S = 10.0
 _START_PATIENCE_S = 30.0
@@ -62,6 +63,7 @@ class DeliveryProcess:
             self._open.push_async_callback(client.aclose)
         patience_ends = monotonic() + _START_PATIENCE_S
         await until_answered(lambda: ensure_meta(self._redis, settings.partitions), lambda: monotonic() < patience_ends)
+        await warn_of_shortcomings(self._redis)
         self._check_signing()
         lease_s = lease_for(delivery.timeout_s)
         chance = random.SystemRandom().random
