@@ -20,7 +20,14 @@ ANSWERS = "".join(
     f'\n[[calls]]\nsteps = [ {{ text = "Answer number {number}.", pieces = 3, every_s = 0.05 }} ]\n'
     for number in range(30)
 )
+SAYINGS = ", ".join(
+    f'{{ steps = [ {{ text = "Saying number {number}.", pieces = 5, every_s = 0.1 }} ] }}' for number in range(30)
+)
 SCRIPT = f"""
+[[conversations]]
+match = "Say"
+calls = [ {SAYINGS} ]
+
 [[calls]]
 steps = [ {{ text = "First I look. " }}, {{ tool = "note" }} ]
 
@@ -46,7 +53,8 @@ async def test_a_server_that_lost_what_was_not_promised_contradicts_nothing(tmp_
             ]
             turns = [await stack.submit("Look 0.", destinations=("receiver",))]
             for kind in chance.sample(sorted(KINDS), len(KINDS)):
-                turns.append(await stack.submit(f"Look {len(turns)}.", destinations=("receiver",)))
+                what = chance.choice(("Look", "Say"))  # with tools, or with nothing that is promised to be kept
+                turns.append(await stack.submit(f"{what} {len(turns)}.", destinations=("receiver",)))
                 before = sum(map(KINDS[kind], server.steps()))
                 steps = await killed_after(server, kind, before + 1)
                 rewound(server, steps, kind, durable_until(steps), chance)

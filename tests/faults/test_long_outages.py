@@ -111,6 +111,8 @@ async def test_a_server_that_is_started_again_on_its_file_goes_on_where_it_was(t
             await asyncio.to_thread(server.start)
             await receiver.nth(3, within_s=40)
             found = faults_of(processes)
+            answers = {line.get("error") for process in processes for line in process.lines()}
+    assert ("BusyLoadingError" in answers) == (how == "loading")
     assert texts(receiver) == {turn: [("completed", SLOW_TEXT)] for turn in (first, second)}
     assert ends(provider) == ["complete"] * 4
     assert (tmp_path / "runs").read_text(encoding="utf-8") == f"{first}:1:0\n{second}:1:0\n"
@@ -166,18 +168,20 @@ async def test_a_broker_that_is_away_holds_up_wake_ups_and_nothing_that_runs(tmp
 
 @pytest.mark.requirement("faults:full:ends-and-delivers")
 async def test_a_full_server_takes_nothing_new_and_ends_and_delivers_what_it_has(tmp_path: Path) -> None:
-    """The broker is on it, too: no wake-up can be sent. What streams is committed, sealed and delivered meanwhile."""
+    """The broker is on it, too: no wake-up can be sent. What streams is committed, sealed and delivered meanwhile, by a
+    delivery process that starts only now."""
     with Valkey(tmp_path / "valkey") as server, redis.Redis.from_url(server.url) as client:
         async with stand_in(SLOW, tmp_path) as provider, Receiver() as receiver, Stack(tmp_path, server.url) as stack:
             stack.configure(settings(provider.base_url, receiver.url))
             runs = {"TOOL_RUNS": str(tmp_path / "runs")}
-            processes = [stack.start("delivery"), stack.start("turns", environment=runs)]
+            processes = [stack.start("turns", environment=runs)]
             first = await stack.submit("Look.", destinations=("receiver",), watch_s=60)
             await stack.until(first, lambda output: isinstance(output, TextDeltaOutput) and output.call == 2)
             waiting = await stack.submit("Look.", destinations=("receiver",))
             client.config_set("maxmemory", 1)
             with pytest.raises(StoreFull, match="raise maxmemory"):
                 await submit(stack.client, new_turn("a-key"), 1)
+            processes.append(stack.start("delivery"))
             await receiver.nth(1, within_s=30)
             told = texts(receiver)
             client.config_set("maxmemory", 0)
@@ -186,4 +190,31 @@ async def test_a_full_server_takes_nothing_new_and_ends_and_delivers_what_it_has
     assert told == {first: [("completed", SLOW_TEXT)]}
     assert texts(receiver) == told | {waiting: [("completed", SLOW_TEXT)]}
     assert (tmp_path / "runs").read_text(encoding="utf-8") == f"{first}:1:0\n{waiting}:1:0\n"
+    assert found == []
+
+
+@pytest.mark.requirement("faults:full:waits-for-room")
+async def test_a_turn_that_needs_another_call_in_a_full_server_waits_for_room_and_goes_on(tmp_path: Path) -> None:
+    """Its call is committed; the tool that it asks for starts once there is room, and runs once."""
+    with Valkey(tmp_path / "valkey") as server, redis.Redis.from_url(server.url) as client:
+        async with (
+            stand_in(NEXT_CALL, tmp_path) as provider,
+            Receiver() as receiver,
+            Stack(tmp_path, server.url) as stack,
+        ):
+            stack.configure(settings(provider.base_url, receiver.url))
+            runs = {"TOOL_RUNS": str(tmp_path / "runs")}
+            processes = [stack.start("delivery"), stack.start("turns", environment=runs)]
+            turn = await stack.submit("Look.", destinations=("receiver",), watch_s=60)
+            await stack.until(turn, lambda output: isinstance(output, TextDeltaOutput))
+            client.config_set("maxmemory", 1)
+            await stack.logged(processes[1], "turn_waits_for_room")
+            ran = (tmp_path / "runs").exists()
+            client.config_set("maxmemory", 0)
+            await receiver.nth(1, within_s=40)
+            found = faults_of(processes)
+    assert not ran
+    assert texts(receiver) == {turn: [("completed", NEXT_CALL_TEXT)]}
+    assert ends(provider) == ["complete"] * 2
+    assert (tmp_path / "runs").read_text(encoding="utf-8") == f"{turn}:1:0\n"
     assert found == []
