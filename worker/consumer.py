@@ -5,6 +5,7 @@ Celery loads this module by its name, from `worker_consumer`.
 """
 
 from functools import partial
+from time import sleep
 from typing import ClassVar
 
 from celery.worker import consumer
@@ -29,3 +30,8 @@ class Consumer(consumer.Consumer):
         ensure = partial(conn.ensure_connection, interval_start=_RETRY_S, interval_step=0, interval_max=_RETRY_S)
         conn.ensure_connection = ensure  # type: ignore[method-assign]
         return super().ensure_connected(conn)
+
+    def on_connection_error_before_connected(self, exc: Exception) -> None:
+        """Wait also where it takes the connection, and refuses what is asked through it."""
+        super().on_connection_error_before_connected(exc)
+        sleep(_RETRY_S)

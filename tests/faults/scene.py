@@ -72,7 +72,9 @@ def ends(provider: StandIn) -> list[str | None]:
 
 
 def faults_of(processes: Sequence[Process]) -> list[dict[str, Any]]:
-    """What the processes took for a fault of Lastword's own, and those of them that have ended."""
+    """What the processes took for a fault of Lastword's own, what Celery could not cope with, and who has ended."""
     faults = [line for process in processes for line in process.lines() if line["level"] == "error"]
+    texts = [process.log.read_text(encoding="utf-8", errors="replace") for process in processes]
+    faults += [{"celery": line} for text in texts for line in text.splitlines() if ": CRITICAL/" in line]
     ended = [{"ended": process.name} for process in processes if process.returncode is not None]
     return faults + ended
