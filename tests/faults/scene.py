@@ -72,9 +72,10 @@ def ends(provider: StandIn) -> list[str | None]:
 
 
 def faults_of(processes: Sequence[Process]) -> list[dict[str, Any]]:
-    """What the processes took for a fault of Lastword's own, what Celery could not cope with, and who has ended."""
+    """What the processes took for a fault of Lastword's own, what Celery could not cope with, and who ended."""
     faults = [line for process in processes for line in process.lines() if line["level"] == "error"]
     texts = [process.log.read_text(encoding="utf-8", errors="replace") for process in processes]
-    faults += [{"celery": line} for text in texts for line in text.splitlines() if ": CRITICAL/" in line]
+    lines = [line for text in texts for line in text.splitlines()]
+    faults += [{"celery": line} for line in lines if "Unrecoverable error" in line or "Frequent restarts" in line]
     ended = [{"ended": process.name} for process in processes if process.returncode is not None]
     return faults + ended
