@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import Any
 
 import redis.asyncio
 from redis.exceptions import RedisError
@@ -26,6 +25,7 @@ from worker.http import HTTP_FAULTS, classify, open_client, read_start
 from worker.sections import ProviderSettings
 from worker.sources import nearest
 from worker.store.health import HealthRules, standings
+from worker.store.server import ServerFacts, server_facts, shortcomings
 from worker.tools.shelf import ToolShelf
 
 _OLDEST_SERVER = (7, 0)
@@ -79,43 +79,36 @@ def check_data_dir(folder: Path) -> Check:
 
 
 async def check_redis(client: redis.asyncio.Redis) -> list[Check]:
-    """Whether Redis answers, is new enough, keeps what it acknowledged and evicts nothing."""
-    ask: Any = client.execute_command  # it has no types
+    """Whether Redis answers, is new enough, takes writes, keeps what it acknowledged and evicts nothing."""
     try:
         async with asyncio.timeout(_REDIS_LIMIT_S):
-            info = await client.info()
-            known = await ask("COMMAND", "INFO", "WAITAOF")
+            facts = await server_facts(client)
     except (RedisError, OSError) as error:
         fix = "start it, or correct redis_url (LASTWORD_REDIS_URL); unset, an embedded server is used"
         return [Check("redis", False, f"it did not answer ({type(error).__name__})", fix)]
-    return list(redis_checks(info, has_waitaof=bool(known) and any(known)))
+    return list(redis_checks(facts))
 
 
-def redis_checks(info: dict[str, object], *, has_waitaof: bool) -> Iterator[Check]:
-    """What a server's INFO says about it. `has_waitaof`: it knows that command."""
+def redis_checks(facts: ServerFacts) -> Iterator[Check]:
+    """What a server says about itself, as findings."""
+    info = facts.info
     kind = str(info.get("server_name", "redis"))
     version = str(info.get(f"{kind}_version", info.get("redis_version", "0")))
     new_enough = tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= _OLDEST_SERVER
     yield Check(
         "redis version", new_enough, f"{kind} {version}", "" if new_enough else "use Redis 7 or Valkey, or newer"
     )
-    if not info.get("aof_enabled"):
-        finding = "appendonly is off: what was acknowledged is lost when the server stops"
-        yield Check("redis persistence", False, finding, "set `appendonly yes` in its configuration")
-    elif info.get("aof_last_write_status", "ok") != "ok":
-        finding = "the last write of its append-only file failed"
-        yield Check("redis persistence", False, finding, "free disk space on its machine; its log names the error")
-    else:
-        yield Check("redis persistence", True, "appendonly is on")
-    if has_waitaof:
-        yield Check("redis durability", True, "WAITAOF is known: what is acknowledged is on disk")
-    else:
-        finding = "WAITAOF is not known: a crash may lose the last second of what was acknowledged"
-        yield Check("redis durability", False, finding, "use Redis 7.2 or Valkey, or newer")
-    policy = str(info.get("maxmemory_policy", "unknown"))
-    keeps = policy == "noeviction"
-    fix = "" if keeps else "set `maxmemory-policy noeviction` in its configuration"
-    yield Check("redis eviction", keeps, policy if keeps else f"{policy}: turns may be evicted", fix)
+    short = list(shortcomings(facts))
+    good = {
+        "persistence": "appendonly is on",
+        "durability": "WAITAOF is known: what is acknowledged is on disk",
+        "eviction": str(info.get("maxmemory_policy")),
+    }
+    for about, finding in good.items():
+        if about not in {one.about for one in short}:
+            yield Check(f"redis {about}", True, finding)
+    for one in short:
+        yield Check(f"redis {one.about}", not one.serious, one.finding, one.fix)
 
 
 async def check_broker(settings: Settings) -> list[Check]:

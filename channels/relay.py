@@ -4,9 +4,10 @@ What belongs here: which entries become deliveries, and to whom. What must not b
 delivery says: it refers to the turn, and its sender renders it.
 
 The relay of one process holds a lease on the log, reads from the cursor that is stored beside it, and moves the cursor
-in the step that inserts the deliveries. So a crash anywhere repeats a step that changes nothing, and a relay that lost
-its lease changes nothing at all. An entry that cannot be read, or whose turn cannot, becomes a dead letter with its
-reason, and the cursor moves on.
+in the step that inserts the deliveries and trims the log. So a crash anywhere repeats a step that changes nothing, and
+a relay that lost its lease changes nothing at all. A turn ends once: a server that forgot an end after it was told
+gives the next one the same delivery ids. An entry that cannot be read, or whose turn cannot, becomes a dead letter with
+its reason, and the cursor moves on.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from channels.outbox import Outbox, RelayFenced
 from worker import ids
 from worker.observability import fault, info, warn
 from worker.store.log import LogEntry, Unreadable
-from worker.store.repeat import UNANSWERED, is_unanswered
+from worker.store.repeat import is_unanswered
 
 LEASE_S = 8.0
 BLOCK_S = 1.0
@@ -36,7 +37,7 @@ class Relay:
     """The relay of one partition in one process.
 
     `destinations`: where the outcome of a turn goes, by the turn's id; None when the turn is not known any more.
-    `trim`: drops the log before an id. `wake`: says that something is due.
+    `wake`: says that something is due.
     """
 
     def __init__(
@@ -44,13 +45,11 @@ class Relay:
         outbox: Outbox,
         *,
         read: ReadLog,
-        trim: Callable[[str], Awaitable[None]],
         destinations: Callable[[str], Awaitable[Sequence[str] | None]],
         wake: Callable[[], Awaitable[None]],
     ) -> None:
         self._outbox = outbox
         self._read = read
-        self._trim = trim
         self._destinations = destinations
         self._wake = wake
         self._nonce = ids.new_nonce()
@@ -60,7 +59,9 @@ class Relay:
         await keep_going("relay", self.step, stop)
         try:
             await self._outbox.leave_log(self._nonce)
-        except UNANSWERED as error:
+        except Exception as error:
+            if not is_unanswered(error):
+                raise
             warn("relay_did_not_leave", partition=self._outbox.partition, error=type(error).__name__)
 
     async def step(self) -> float:
@@ -85,7 +86,6 @@ class Relay:
         if inserted:
             info("deliveries_made", partition=self._outbox.partition, count=inserted)
             await self._wake()
-        await self._trim(entries[-1].id)
         return 0.0
 
     async def _made_of(self, entry: LogEntry | Unreadable, now_ms: int) -> list[Delivery]:
@@ -107,7 +107,7 @@ class Relay:
             return [self._dead_letter(entry.id, "unusable_turn", why, now_ms, turn=entry.turn, event_type=event_type)]
         return [
             Delivery(
-                id=ids.delivery_of(self._outbox.partition, entry.event_id, destination),
+                id=ids.delivery_of(self._outbox.partition, ids.end_of(entry.turn), destination),
                 event_id=entry.event_id,
                 turn=entry.turn,
                 event_type=event_type,

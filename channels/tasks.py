@@ -57,12 +57,13 @@ def _prepare(**_: Any) -> None:
     except Exception as error:
         # Celery would swallow any other exception and go on without us.
         raise SystemExit(f"the delivery process cannot start: {error}") from error
+    # Before Celery has its broker: one that is full, or away, must not keep a full store from being drained.
+    _loop.loop.call_soon_threadsafe(_process.begin)
 
 
 @signals.worker_ready.connect
-def _begin(**_: Any) -> None:
+def _tell(**_: Any) -> None:
     _shutdown.listen()
-    _loop.loop.call_soon_threadsafe(_process.begin)
     info("delivery_process_started", concurrency=settings.delivery.concurrency)
 
 

@@ -26,9 +26,10 @@ from worker.http import open_client
 from worker.observability import warn
 from worker.store import connect, lease
 from worker.store.inbox import ensure_meta
-from worker.store.log import read_log, trim_log
+from worker.store.log import read_log
 from worker.store.records import TurnRecord, read_text, read_turn
-from worker.store.repeat import UNANSWERED, until_answered
+from worker.store.repeat import is_unanswered, until_answered
+from worker.store.server import warn_of_shortcomings
 
 _CONNECT_TIMEOUT_S = 10.0
 _START_PATIENCE_S = 30.0
@@ -46,6 +47,7 @@ class DeliveryProcess:
         self._stop = asyncio.Event()
         self._open = AsyncExitStack()
         self._loops: list[asyncio.Task[None]] = []
+        self._here: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Connect, so that `deliver` can be called; wait up to 30 s for Redis.
@@ -61,6 +63,7 @@ class DeliveryProcess:
             self._open.push_async_callback(client.aclose)
         patience_ends = monotonic() + _START_PATIENCE_S
         await until_answered(lambda: ensure_meta(self._redis, settings.partitions), lambda: monotonic() < patience_ends)
+        await warn_of_shortcomings(self._redis)
         self._check_signing()
         lease_s = lease_for(delivery.timeout_s)
         chance = random.SystemRandom().random
@@ -88,7 +91,6 @@ class DeliveryProcess:
             relay = Relay(
                 outbox,
                 read=partial(read_log, self._log, outbox.partition),
-                trim=partial(trim_log, self._redis, outbox.partition),
                 destinations=self._destinations,
                 wake=self._wake,
             )
@@ -100,7 +102,7 @@ class DeliveryProcess:
     async def stop(self) -> None:
         """End the loops and close what `start` opened, whether it came to its end or not."""
         self._stop.set()
-        await asyncio.gather(*self._loops)
+        await asyncio.gather(*self._loops, *([] if self._here is None else [self._here]))
         await self._open.aclose()
 
     def drain(self) -> None:
@@ -139,6 +141,12 @@ class DeliveryProcess:
             await asyncio.to_thread(self._wake_up)
         except Exception as error:  # noqa: BLE001 - whatever the broker says: the outbox knows, the sweeper asks again
             warn("wake_up_not_sent", error=type(error).__name__)
+            self._deliver_here()
+
+    def _deliver_here(self) -> None:
+        """Without a broker nobody else hears of it, and what is not delivered fills a store that is full already."""
+        if self._here is None or self._here.done():
+            self._here = asyncio.get_running_loop().create_task(self.deliver())
 
     async def _destinations(self, turn: str) -> Sequence[str] | None:
         record = await read_turn(self._redis, turn)
@@ -150,7 +158,9 @@ class DeliveryProcess:
             if record is None or record.sealed_ms is None:
                 return None
             text = await read_text(self._redis, turn)
-        except UNANSWERED as error:
+        except Exception as error:
+            if not is_unanswered(error):
+                raise
             raise StoreUnavailable("Redis did not answer") from error
         return Sealed(record.sealed_ms, turn_end(record, text))
 

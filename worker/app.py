@@ -20,6 +20,11 @@ TURNS_QUEUE = "turns"
 DELIVERY_QUEUE = "delivery"
 _LOOK_TIMEOUT_S = 3
 
+_SEND_ONCE = {"max_retries": 1, "interval_start": 0}
+"""Whoever submits waits for the wake-up to be sent, and six seconds for a broker that is away would be for nothing."""
+_RABBITMQ_REPLY_S = 5
+"""A queue that has no leader yet, in a RabbitMQ that has just come back, is silent; who waits sends nothing more."""
+
 
 def make_app(settings: "WorkerSettings", *, concurrency: int, pool: str | type = "threads") -> Celery:
     """A Celery app on the broker of `settings`. `concurrency`: tasks that run at once in one process, in `pool`."""
@@ -30,9 +35,7 @@ def make_app(settings: "WorkerSettings", *, concurrency: int, pool: str | type =
         result_backend=None,
         task_serializer="json",
         accept_content=["json"],
-        task_queues=[
-            Queue(name, Exchange(name, type="direct"), routing_key=name) for name in (TURNS_QUEUE, DELIVERY_QUEUE)
-        ],
+        task_queues=[_queue(name, settings.broker()) for name in (TURNS_QUEUE, DELIVERY_QUEUE)],
         task_default_queue=TURNS_QUEUE,
         task_create_missing_queues=False,
         task_routes={RUN_TURN: {"queue": TURNS_QUEUE}, DELIVER: {"queue": DELIVERY_QUEUE}},
@@ -42,6 +45,7 @@ def make_app(settings: "WorkerSettings", *, concurrency: int, pool: str | type =
         worker_prefetch_multiplier=1,
         worker_disable_prefetch=True,
         worker_pool=pool,
+        worker_consumer="worker.consumer:Consumer",
         worker_concurrency=concurrency,
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
@@ -50,6 +54,8 @@ def make_app(settings: "WorkerSettings", *, concurrency: int, pool: str | type =
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        # A broker that is full, becomes a replica or has no disk answers with an error: it is waited for, too.
+        broker_channel_error_retry=True,
         broker_transport_options=_transport_options(settings.broker()),
     )
     return app
@@ -85,9 +91,20 @@ def queue_depths(broker: str) -> dict[str, int]:
     return depths
 
 
+def _queue(name: str, broker: str) -> Queue:
+    """A queue, and in RabbitMQ one that outlives the loss of a node; no message in it is ever delivered twice."""
+    arguments = None if _is_redis(broker) else {"x-queue-type": "quorum"}
+    return Queue(name, Exchange(name, type="direct"), routing_key=name, queue_arguments=arguments)
+
+
+def _is_redis(broker: str) -> bool:
+    return broker.startswith(("redis", "rediss", "unix", "sentinel"))
+
+
 def _transport_options(broker: str) -> dict[str, Any]:
-    if not broker.startswith(("redis", "rediss", "unix", "sentinel")):
-        return {"confirm_publish": True}
+    if not _is_redis(broker):
+        limits = {"read_timeout": _RABBITMQ_REPLY_S, "write_timeout": _RABBITMQ_REPLY_S}
+        return {"confirm_publish": True, **limits, **_SEND_ONCE}
     return {
         "visibility_timeout": 600,
         "max_connections": 1000,
@@ -96,6 +113,7 @@ def _transport_options(broker: str) -> dict[str, Any]:
         "socket_connect_timeout": 5,
         "socket_keepalive": True,
         "health_check_interval": 25,
+        **_SEND_ONCE,
     }
 
 

@@ -26,6 +26,7 @@ from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import ensure_meta
 from worker.store.lease import Grant, Suspected
 from worker.store.repeat import is_unanswered, until_answered
+from worker.store.server import warn_of_shortcomings
 from worker.store.tick import StagingTick
 
 _START_PATIENCE_S = 30.0
@@ -84,6 +85,7 @@ class TurnProcess:
         await self._maker.start()
         patience_ends = monotonic() + _START_PATIENCE_S
         await until_answered(lambda: ensure_meta(self._redis, settings.partitions), lambda: monotonic() < patience_ends)
+        await warn_of_shortcomings(self._redis)
         loop = asyncio.get_running_loop()
         self._heartbeat.start(loop)
         self._ticking = loop.create_task(self._tick.run())

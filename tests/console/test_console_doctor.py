@@ -11,6 +11,7 @@ from channels import doctor
 from channels.console import exits
 from channels.doctor import Check
 from channels.settings import Settings
+from worker.store.server import ServerFacts
 
 Lastword = Callable[..., Any]
 Serve = Callable[[str, int, str], Any]
@@ -174,16 +175,27 @@ async def test_a_server_that_may_forget_is_told_with_the_fix(
         ({"redis_version": "6.2.14"}, True, "redis version", "redis 6.2.14"),
         ({"redis_version": "7.0.15"}, False, "redis durability", "may lose the last second"),
         ({"aof_last_write_status": "err"}, True, "redis persistence", "write of its append-only file failed"),
+        ({"appendfsync": "no"}, True, "redis persistence", "never says that a write is on disk"),
+        ({"role": "slave"}, True, "redis role", "refuses to write"),
     ],
 )
 def test_an_old_or_failing_server_is_told_what_it_may_lose(
     info: dict[str, object], has_waitaof: bool, name: str, finding: str
 ) -> None:
     good = {"redis_version": "7.2.4", "aof_enabled": 1, "maxmemory_policy": "noeviction"}
-    [fault] = faults(list(doctor.redis_checks({**good, **info}, has_waitaof=has_waitaof))).values()
+    facts = ServerFacts({**good, **info}, has_waitaof, str(info.get("appendfsync", "")))
+    [fault] = faults(list(doctor.redis_checks(facts))).values()
     assert fault.name == name
     assert finding in fault.finding
     assert fault.fix
+
+
+def test_what_only_a_failover_can_lose_is_a_note() -> None:
+    info = {"redis_version": "7.2.4", "aof_enabled": 1, "maxmemory_policy": "noeviction", "connected_slaves": 1}
+    checks = list(doctor.redis_checks(ServerFacts(info, True, "everysec")))
+    assert faults(checks) == {}
+    [note] = [check for check in checks if check.fix]
+    assert "min-replicas-to-write" in note.fix
 
 
 async def test_a_redis_that_is_away_is_one_fault(unused_port: int) -> None:

@@ -22,7 +22,7 @@ from tests.delivery.test_deliverer_drain import ScriptedSender, box, deliverer, 
 from tests.store.turns import commit, driven, seal
 from worker import metrics
 from worker.store import processes
-from worker.store.log import read_log, trim_log
+from worker.store.log import read_log
 from worker.store.processes import LivingProcess, Told
 from worker.store.survey import TurnsSurvey
 
@@ -164,7 +164,6 @@ async def test_what_a_relay_reads_and_makes_is_counted(fake_redis: Any) -> None:
     relay = Relay(
         box(fake_redis),
         read=lambda after, count, block_ms: read_log(fake_redis, 0, after, count, min(block_ms, 50)),
-        trim=lambda cursor: trim_log(fake_redis, 0, cursor),
         destinations=destinations,
         wake=lambda: asyncio.sleep(0),
     )

@@ -22,11 +22,11 @@ from worker.store import keys
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import NewTurn, submit
 from worker.store.lease import claim
-from worker.store.log import read_log, trim_log
+from worker.store.log import read_log
 from worker.store.records import read_turn
 from worker.turn.usage import NO_USAGE
 
-POINTS = ["read", "destinations", "request lost", "reply lost", "wake", "trim"]
+POINTS = ["read", "destinations", "request lost", "reply lost", "wake"]
 
 
 class Crash(BaseException):
@@ -47,7 +47,6 @@ class House:
         return Relay(
             Outbox(self.client, 0, lease_s=40.0, backoff=Backoff(), chance=lambda: 0.5),
             read=self.read,
-            trim=self.trim,
             destinations=self.destinations,
             wake=self.wake,
         )
@@ -59,10 +58,6 @@ class House:
     async def read(self, after: str, count: int, block_ms: int) -> Any:
         self.reach("read")
         return await read_log(self.client, 0, after, count, min(block_ms, 50))
-
-    async def trim(self, cursor: str) -> None:
-        self.reach("trim")
-        await trim_log(self.client, 0, cursor)
 
     async def destinations(self, turn: str) -> Sequence[str] | None:
         self.reach("destinations")
@@ -118,7 +113,7 @@ async def test_the_end_of_a_turn_becomes_one_delivery_for_each_destination(any_r
     crm, hook = await made(any_redis)
     assert (crm.turn, crm.destination, crm.event_type, crm.state) == (turn, "crm", "turn.completed", "queued")
     assert (hook.turn, hook.destination, hook.event_id) == (turn, "https://hooks.example/", crm.event_id)
-    assert crm.id == ids.delivery_of(0, crm.event_id, "crm")
+    assert crm.id == ids.delivery_of(0, ids.end_of(turn), "crm")
     assert house.woken.is_set()
 
 
@@ -300,6 +295,46 @@ async def test_the_log_is_trimmed_up_to_the_cursor_and_never_beyond(any_redis: A
     left = [place for place, _ in await any_redis.xrange(keys.log(0))]
     assert len(left) < 300
     assert left[-200:] == places[100:]
+
+
+@pytest.mark.requirement("faults:rewind:relay")
+async def test_a_log_is_not_trimmed_by_a_relay_whose_step_the_server_has_lost_since(real_redis: Any) -> None:
+    """The server is robbed of the step while the relay wakes those who deliver, which may take its time."""
+    turn = await sealed(real_redis, "crm")
+    for number in range(300):
+        fields = {"v": 1, "kind": "commit", "event": f"evt_{number}", "turn": turn, "call": 1}
+        await real_redis.xadd(keys.log(0), fields)
+    house = House(real_redis)
+    kept: dict[bytes, bytes] = {}
+
+    async def keep() -> None:
+        kept.update({key: await real_redis.dump(key) for key in await real_redis.keys("*")})
+
+    async def rewind() -> None:
+        await real_redis.flushdb()
+        for key, value in kept.items():
+            await real_redis.restore(key, 0, value)
+
+    house.meanwhile = keep
+    relay = house.relay()
+    relay._wake = rewind
+    await relay.step()
+    assert await made(real_redis) == []
+    relay._wake = house.wake
+    await relay.step()
+    assert await told(real_redis) == [(turn, "crm")]
+
+
+@pytest.mark.requirement("faults:rewind:second-end")
+async def test_a_turn_that_ends_again_because_its_end_was_lost_is_not_told_under_another_id(any_redis: Any) -> None:
+    turn = await sealed(any_redis, "crm")
+    await House(any_redis).relay().step()
+    before = await made(any_redis)
+    fields = {"v": 1, "kind": "seal", "event": "evt_of_another_driver", "turn": turn, "call": 1, "outcome": "failed"}
+    await any_redis.xadd(keys.log(0), fields)
+    await any_redis.delete("lw:{p00}:relay")
+    await House(any_redis).relay().step()
+    assert await made(any_redis) == before
 
 
 async def bounded(waiting: Coroutine[Any, Any, Any], what: str) -> None:

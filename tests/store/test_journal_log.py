@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.store.turns import SESSION, Redis, commit, completed, discard, driven, granted, log_of, seal, taken
+from tests.store.turns import SESSION, Redis, commit, discard, driven, granted, log_of, seal, taken
 from worker import ids
 from worker.codecs.events import ToolCall, Usage
 from worker.codecs.messages import AssistantMessage, Echo, ToolMessage, UserMessage
@@ -27,7 +27,7 @@ from worker.store.journal import (
     encode_totals,
     history,
 )
-from worker.store.log import LogEntry, Unreadable, read_log, trim_log
+from worker.store.log import Unreadable, read_log
 from worker.store.records import RECORD_VERSION
 from worker.turn.commands import Failure
 from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, Compacted, Fact, ToolEnded, ToolStarted
@@ -284,20 +284,6 @@ async def test_an_entry_that_cannot_be_read_says_why_and_where_it_stands(
     assert isinstance(entry, Unreadable)
     assert entry.id == place
     assert why in entry.why
-
-
-@pytest.mark.requirement("store:log:trim")
-async def test_the_log_is_trimmed_up_to_the_readers_place_and_no_further(real_redis: Redis) -> None:
-    accumulator = await driven(real_redis)
-    for call in range(1, 301):
-        await accumulator.open_call(call, 1, 0, True)
-        await accumulator.commit(completed(call, 1, ""), NO_USAGE, [])
-    entries = await log_of(real_redis)
-    await trim_log(real_redis, 0, entries[250].id)
-    left = await log_of(real_redis)
-    assert left[-50:] == entries[250:]
-    assert len(left) < 200
-    assert all(isinstance(entry, LogEntry) for entry in left)
 
 
 def test_what_is_stored_of_totals_leaves_out_what_is_null() -> None:

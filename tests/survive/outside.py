@@ -31,7 +31,7 @@ class Outside:
 
     async def relayed(self) -> None:
         """Make deliveries of all that is in the log."""
-        relay = Relay(self.outbox, read=self._read, trim=_keep, destinations=self._destinations, wake=_nobody)
+        relay = Relay(self.outbox, read=self._read, destinations=self._destinations, wake=_nobody)
         self._has_more = True
         while self._has_more:
             await relay.step()
@@ -82,10 +82,6 @@ class Receiver:
         self.ids.append(delivery.id)
         await self._fate.passes("delivery: gone")
         return Delivered(200)
-
-
-async def _keep(cursor: str) -> None:
-    """The log is read once more by the judge."""
 
 
 async def _nobody() -> None:

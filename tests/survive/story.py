@@ -22,7 +22,7 @@ from worker import api
 from worker.output.events import Output, TextStreamDiscardedOutput
 from worker.store import approvals, keys
 from worker.store.journal import decode_facts
-from worker.store.log import LogEntry, Unreadable, read_log
+from worker.store.log import LogEntry, read_log
 from worker.store.outputs import all_outputs
 from worker.store.records import TurnRecord, read_text, read_turn
 from worker.tools.decorator import tool
@@ -84,6 +84,7 @@ class Story:
     running: set[tuple[str, int, int]] = field(default_factory=set)
     crashes: Counter[str] = field(default_factory=Counter)
     spent: Counter[str] = field(default_factory=Counter)
+    entries: dict[str, LogEntry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.deaths = list(self.deaths)
@@ -106,11 +107,12 @@ class Story:
 
     async def ended(self, turns: Sequence[str]) -> Ending:
         """What came of turns that have ended, with their deliveries."""
+        await self._read_log()
         outside = Outside(self.client)
         await outside.relayed()
         sent = await outside.delivered()
         ends = [await self._end_of(turn) for turn in turns]
-        log = [entry for entry in await self._log() if entry.turn in turns]
+        log = [entry for entry in self.entries.values() if entry.turn in turns]
         await self.client.aclose()
         return Ending(
             tuple(ends),
@@ -151,6 +153,7 @@ class Story:
                 if has_died and to_the_last_death and not deaths:
                     return
                 if self.relays:
+                    await self._read_log()
                     await Outside(self.client).relayed()
                 if has_died:
                     await self.lapse(turns)
@@ -204,10 +207,11 @@ class Story:
 
     # What is there in the end.
 
-    async def _log(self) -> list[LogEntry]:
-        entries = await read_log(self.client, 0, "0-0", 10_000, 0)
-        assert not [entry for entry in entries if isinstance(entry, Unreadable)]
-        return [entry for entry in entries if isinstance(entry, LogEntry)]
+    async def _read_log(self) -> None:
+        """Before a relay drops what it has dealt with."""
+        for entry in await read_log(self.client, 0, "0-0", 10_000, 0):
+            assert isinstance(entry, LogEntry)
+            self.entries[entry.id] = entry
 
     async def _facts(self, turn: str) -> tuple[Fact, ...]:
         text = await self.client.get(keys.text(turn))

@@ -14,7 +14,7 @@ class LeaseHolder:
     """Holds the lease of a turn, also while its driver is still being made: tools come from servers that take time."""
 
     def __init__(self) -> None:
-        self.driver: "TurnDriver | None" = None
+        self.driver: TurnDriver | None = None
         self.is_lost = False
         self.cancel_reason: str | None = None
 

@@ -1,10 +1,10 @@
 """The output log of a partition: what happened, in order, for the relay.
 
-What belongs here: reading and trimming. What must not be known here: who subscribes, what is made of an entry.
+What belongs here: reading. What must not be known here: who subscribes, what is made of an entry.
 
 The verbs commit, discard and seal write one entry each, in the same step as what it tells; so does each approval that
 is asked for, and each decision. An entry holds references, no text. The log is never trimmed by length: only up to
-where its reader has come.
+where its reader has come, in the reader's own step.
 """
 
 from dataclasses import dataclass
@@ -65,11 +65,6 @@ async def behind(redis: redis.asyncio.Redis, partition: int, cursor: str) -> tup
     pipeline.xrange(keys.log(partition), min=f"({cursor}", count=1)
     entries, following = await pipeline.execute()
     return entries, int(following[0][0].partition(b"-")[0]) if following else None
-
-
-async def trim_log(redis: redis.asyncio.Redis, partition: int, cursor: str) -> None:
-    """Drop the entries before `cursor`, the last one that was dealt with; that one stays."""
-    await redis.xtrim(keys.log(partition), minid=cursor, approximate=True)
 
 
 def _read(entry: bytes, fields: dict[bytes, bytes]) -> LogEntry | Unreadable:

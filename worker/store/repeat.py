@@ -5,6 +5,7 @@ steps. They must be safe to repeat.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -14,8 +15,9 @@ from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError, TryA
 UNANSWERED = (redis.ConnectionError, redis.TimeoutError, ReadOnlyError, MasterDownError, TryAgainError, OSError)
 """Nothing was said about the step: it may have been taken or not. (A server that loads its file answers so, too.)"""
 
-_BUSY = ("MISCONF", "BUSY ", "NOREPLICAS")
-"""A server that cannot write just now: its disk is full, a script hangs, its replicas are away."""
+_CANNOT_NOW = re.compile(r"""(?:^|caused error: (?:\(['"])?)(?:MISCONF|BUSY|NOREPLICAS|UNBLOCKED)\b""")
+"""A server that cannot write just now: its disk is full, a script hangs, its replicas are away, it has become one
+itself. In a pipeline the client puts the place of the command before the server's words."""
 
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 0.5
@@ -26,17 +28,24 @@ T = TypeVar("T")
 
 def is_unanswered(error: Exception) -> bool:
     """Whether an exception says nothing about the step: it may be taken again."""
-    return isinstance(error, UNANSWERED) or (isinstance(error, ResponseError) and str(error).startswith(_BUSY))
+    return isinstance(error, UNANSWERED) or (isinstance(error, ResponseError) and bool(_CANNOT_NOW.search(str(error))))
 
 
 async def until_answered(step: Callable[[], Awaitable[T]], going: Callable[[], bool]) -> T:
-    """Take the step again and again until it is answered; once `going()` is false, raise what the last try raised."""
+    """Take the step again and again until it is answered; once `going()` is false, raise what the last try raised.
+
+    That is one of `UNANSWERED`, also for a server that says that it cannot.
+    """
     wait = _FIRST_WAIT_S
     while True:
         try:
             return await step()
         except Exception as error:
-            if not is_unanswered(error) or not going():
+            if not is_unanswered(error):
                 raise
+            if not going():
+                if isinstance(error, UNANSWERED):
+                    raise
+                raise redis.ConnectionError(str(error)) from error
         await asyncio.sleep(wait)
         wait = min(wait * 2, _LONGEST_WAIT_S)

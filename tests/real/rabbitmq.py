@@ -1,0 +1,120 @@
+"""A real RabbitMQ of the machine, on free loopback ports and in a folder of its own.
+
+What belongs here: starting, stopping, killing and emptying it. What must not be known here: what passes through it.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from channels.embedded import die_with_parent
+
+_WITHIN_S = 60.0
+
+
+def find_rabbitmq() -> str | None:
+    """The program `rabbitmq-server` on PATH, or where packages put it."""
+    return shutil.which("rabbitmq-server") or shutil.which("rabbitmq-server", path="/usr/sbin:/usr/lib/rabbitmq/bin")
+
+
+class RabbitMQ:
+    """A broker from `start` to the end of its `with`; `url` is what Celery is told."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self.folder = folder
+        self.port = _free_port()
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.port}//"
+        self._program = program
+        self._names = (_free_port(), _free_port())
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            error.add_note(f"--- rabbitmq ---\n{self.log()}")
+        self.kill()
+        self._end_names()
+
+    def start(self) -> None:
+        """Start it and wait until it takes connections."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "out.log").open("ab") as out:
+            self._process = subprocess.Popen(
+                [self._program],
+                env=self._environment(),
+                cwd=self.folder,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call
+            )
+        limit = time.monotonic() + _WITHIN_S
+        while time.monotonic() < limit and self._process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as probe:
+                probe.sendall(b"AMQP\x00\x00\x09\x01")
+                if probe.recv(7)[:1] == b"\x01":  # its first frame: it has begun to speak
+                    return
+            time.sleep(0.1)
+        raise AssertionError(f"RabbitMQ did not start within {_WITHIN_S} s:\n{self.log()}")
+
+    def kill(self) -> None:
+        """SIGKILL to all of its processes, and wait until they are gone."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, 9)
+            self._process.wait()
+
+    def wipe(self) -> None:
+        """Forget everything that it has stored. To be called while it does not run."""
+        shutil.rmtree(self.folder / "mnesia")
+
+    def _end_names(self) -> None:
+        """The daemon by which the nodes of a machine find each other outlives them, and ends once it knows of none."""
+        limit = time.monotonic() + _WITHIN_S
+        with contextlib.suppress(FileNotFoundError):
+            kill = partial(subprocess.run, ["epmd", "-kill"], env=self._environment(), capture_output=True, check=False)
+            while kill().returncode:
+                assert time.monotonic() < limit, "epmd does not end"
+                time.sleep(0.1)
+
+    def log(self) -> str:
+        """The end of what it has written."""
+        return (self.folder / "out.log").read_text(encoding="utf-8", errors="replace")[-3000:]
+
+    def _environment(self) -> dict[str, str]:
+        names, distribution = self._names
+        return {
+            **os.environ,
+            "HOME": str(self.folder),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(names),
+            "RABBITMQ_NODENAME": f"lastword{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_PID_FILE": str(self.folder / "pid"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(self.folder / "config"),
+            "RABBITMQ_CONF_ENV_FILE": str(self.folder / "none"),
+        }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
