@@ -1,0 +1,4 @@
+"""The chaos run: real processes that are killed and frozen while they work, and a judge who never asks Redis.
+
+Read in this order: `story`, `run`, `strikes`, `stage`, `receiver`, `tools`, `records`, `said`, `judge`, `__main__`.
+"""
