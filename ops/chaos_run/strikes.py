@@ -31,6 +31,7 @@ _KILLED = ("stream", "store", "delivery", "commit", "tool", "stream", "stream", 
 _FROZEN = ("stream", "delivery", "commit", "tool", "store", "commit")
 _DRAINED = ("stream", "delivery", "tool")
 _AIM_S = 5.0
+_AIMS = 5
 _LOOK_EVERY_S = 0.003
 _DELAY_S = {"commit": 0.03}
 _LONGEST_DELAY_S = 0.5
@@ -103,7 +104,14 @@ class Striker:
         self._last_seen = 0
 
     async def strike(self, planned: Planned, group: asyncio.TaskGroup) -> None:
-        """Strike as planned; a freeze ends in a task of `group`."""
+        """Strike as planned; a freeze ends in a task of `group`. Where nobody has work for long, nobody is struck."""
+        for _ in range(_AIMS):
+            if await self._has_struck(planned, group):
+                return
+        self._say(f"nobody to {planned.kind}: no process has had work for long")
+
+    async def _has_struck(self, planned: Planned, group: asyncio.TaskGroup) -> bool:
+        """Aim and strike once; the victim may have died by itself meanwhile."""
         self._last_seen = max((each.n for each in self._exchanges if each.ended is not None), default=0)
         victims = await self._found(planned.target)
         await asyncio.sleep(planned.delay_s)
@@ -112,8 +120,7 @@ class Striker:
             await self._strike_store(planned, group)
         elif living:
             self._strike_worker(living[int(planned.share * len(living))], planned, group)
-        else:
-            self._say(f"nobody to {planned.kind}: no process had such work, or it died just now")
+        return bool(living) or planned.target == "store"
 
     async def _found(self, target: str) -> list[Worker]:
         """Who has such work, as soon as there is any; after a while, whoever the provider is streaming to."""
