@@ -22,17 +22,16 @@ _SHOWN = 20
 
 def main() -> int:
     """Run, judge, report; 0 only if nothing was found."""
-    options, as_json = _options()
+    options, as_json, keeps = _options()
     if options.broker == "rabbitmq" and not is_installed():
         sys.stderr.write("ops/chaos: --broker rabbitmq needs rabbitmq-server and epmd on PATH: install them\n")
         return USAGE
     folder = Path(tempfile.mkdtemp(prefix="lastword-chaos-"))
-    keeps = False
     try:
         outcome = asyncio.run(_run(options, folder))
         verdict = judge(outcome.records)
-        keeps = not verdict.is_clean
-        _tell(verdict, outcome, folder)
+        keeps |= not verdict.is_clean
+        _tell(verdict, outcome, folder if keeps else None)
         report = _report(options, verdict, outcome)
         sys.stdout.write(json.dumps(report) + "\n" if as_json else _shown(report, verdict))
         return CLEAN if verdict.is_clean else UNCLEAN
@@ -62,7 +61,7 @@ async def _run(options: Options, folder: Path) -> Outcome:
     return await Stage(options, folder, say).run()
 
 
-def _options() -> tuple[Options, bool]:
+def _options() -> tuple[Options, bool, bool]:
     parser = argparse.ArgumentParser(
         prog="ops/chaos", description="Kill and freeze what works, and judge what is delivered."
     )
@@ -72,8 +71,10 @@ def _options() -> tuple[Options, bool]:
     parser.add_argument("--broker", choices=("redis", "rabbitmq"), default="redis", help="of Celery (redis)")
     parser.add_argument("--default-lease", action="store_true", help="the product's own lease instead of one of 2 s")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on standard output")
+    parser.add_argument("--keep", action="store_true", help="keep records and logs, also of a clean run")
     given = parser.parse_args()
-    return Options(given.turns, given.kills, given.seed, given.broker, given.default_lease), given.json
+    options = Options(given.turns, given.kills, given.seed, given.broker, given.default_lease)
+    return options, given.json, given.keep
 
 
 def _count(text: str) -> int:
@@ -108,11 +109,11 @@ def _sentences(error: Exception) -> list[str]:
     return [f"{type(error).__name__}: {error}"]
 
 
-def _tell(verdict: Verdict, outcome: Outcome, folder: Path) -> None:
+def _tell(verdict: Verdict, outcome: Outcome, folder: Path | None) -> None:
     for sentence in [*outcome.ended_by_itself, *verdict.findings[:_SHOWN]]:
         sys.stderr.write(f"ops/chaos: {sentence}\n")
-    if not verdict.is_clean:
-        sys.stderr.write(f"ops/chaos: {len(verdict.findings)} findings; what was recorded is kept in {folder}\n")
+    if folder is not None:
+        sys.stderr.write(f"ops/chaos: {len(verdict.findings)} findings; records and logs are kept in {folder}\n")
 
 
 def _shown(report: dict[str, Any], verdict: Verdict) -> str:

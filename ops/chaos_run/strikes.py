@@ -113,9 +113,9 @@ class Striker:
     async def _has_struck(self, planned: Planned, group: asyncio.TaskGroup) -> bool:
         """Aim and strike once; the victim may have died by itself meanwhile."""
         self._last_seen = max((each.n for each in self._exchanges if each.ended is not None), default=0)
-        victims = await self._found(planned.target)
+        victims = {each.name: each for each in await self._found(planned.target)}
         await asyncio.sleep(planned.delay_s)
-        living = [each for each in victims if each.pid is not None]
+        living = [each for name, each in victims.items() if each.name == name and each.pid is not None]
         if planned.target == "store":
             await self._strike_store(planned, group)
         elif living:
