@@ -15,6 +15,9 @@ decided by a commit, which only the product sees; but what it committed it has t
 An attempt without a finish reason has died, however much of it was sent. `earlier` turns of a session must be shown
 with the text that was delivered for them.
 
+**A live reader** must be left with the text that was delivered, with nothing that still runs, and have got every output
+once, in order.
+
 **A repeated POST** is right where the sender cannot know of the answer: it, or the store that it writes the answer to,
 was killed or frozen between the first POST and the repeat. Any other is `unexplained_duplicates`.
 """
@@ -26,7 +29,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from ops.chaos_run.records import Exchange, Post, Records, Strike
+from ops.chaos_run.records import Exchange, Post, Reading, Records, Strike
 
 STORE = "valkey"
 MUST_NOT_REPEAT = "book"
@@ -48,6 +51,7 @@ class Verdict:
     partial: int = 0
     wrong_text: int = 0
     wrong_history: int = 0
+    wrong_readings: int = 0
     duplicate_deliveries: int = 0
     unexplained_duplicates: int = 0
     duplicate_ids: int = 0
@@ -80,6 +84,7 @@ def judge(records: Records) -> Verdict:
     verdict = Verdict(records.messages, requests=len(records.exchanges))
     exchanges: dict[int, list[Exchange]] = defaultdict(list)
     posts: dict[int, list[Post]] = defaultdict(list)
+    readings = {reading.message: reading for reading in records.readings}
     for exchange in sorted(records.exchanges, key=lambda each: each.n):
         exchanges[exchange.message].append(exchange)
     for post in records.posts:
@@ -90,6 +95,8 @@ def judge(records: Records) -> Verdict:
     for message in range(records.messages):
         _judge_end(verdict, message, exchanges[message], posts[message])
         _judge_repeats(verdict, message, posts[message], records.strikes)
+        if message in records.read:
+            _judge_reading(verdict, message, readings.get(message), posts[message])
         verdict.takeovers += _changes([each.process for each in exchanges[message]])
     _judge_tools(verdict, records, exchanges, posts)
     for session in records.sessions:
@@ -159,6 +166,16 @@ def _judge_repeats(verdict: Verdict, message: int, posts: Sequence[Post], strike
 def _explains(strike: Strike, answered: Post, repeat: Post) -> bool:
     meets = strike.at <= repeat.came and strike.until >= answered.came
     return meets and strike.process in {STORE, answered.process}
+
+
+def _judge_reading(verdict: Verdict, message: int, reading: Reading | None, posts: Sequence[Post]) -> None:
+    if reading is None:
+        verdict.find("wrong_readings", f"message {message}: its live reader never saw its end")
+        return
+    delivered = {post.text for post in posts}
+    if delivered != {reading.text} or reading.staged or reading.gaps:
+        left = f"{reading.text!r}, {len(reading.staged)} characters that still run, {reading.gaps} gaps"
+        verdict.find("wrong_readings", f"message {message}: its reader was left with {left}; delivered: {delivered!r}")
 
 
 def _judge_tools(

@@ -12,6 +12,7 @@ from typing import Any
 from ops.chaos_run.said import Answer, turns_of
 
 TRANSCRIPT, RECEIVED, LEDGER, STRIKES = "transcript.jsonl", "received.jsonl", "ledger.jsonl", "strikes.jsonl"
+READINGS = "readings.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,21 @@ class Strike:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """What a live reader was left with at the end of a turn."""
+
+    message: int
+    text: str
+    staged: str
+    gaps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Records:
-    """All of a run. `messages`: how many were submitted, and numbered from 0. `sessions`: their numbers, in order."""
+    """All of a run. `messages`: how many were submitted, and numbered from 0. `sessions`: their numbers, in order.
+
+    `read`: the messages whose turns had a live reader.
+    """
 
     messages: int
     sessions: tuple[tuple[int, ...], ...]
@@ -79,9 +93,11 @@ class Records:
     posts: tuple[Post, ...]
     runs: tuple[Run, ...]
     strikes: tuple[Strike, ...]
+    read: frozenset[int] = frozenset()
+    readings: tuple[Reading, ...] = ()
 
 
-def read_records(folder: Path, messages: int, sessions: Iterable[Iterable[int]]) -> Records:
+def read_records(folder: Path, messages: int, sessions: Iterable[Iterable[int]], read: Iterable[int] = ()) -> Records:
     """The records of a run that is over."""
     return Records(
         messages,
@@ -94,6 +110,8 @@ def read_records(folder: Path, messages: int, sessions: Iterable[Iterable[int]])
         tuple(_post(line) for line in _lines(folder / RECEIVED)),
         tuple(Run(line["event"], line["key"], line["tool"]) for line in _lines(folder / LEDGER)),
         tuple(Strike(**line) for line in _lines(folder / STRIKES)),
+        frozenset(read),
+        tuple(Reading(**line) for line in _lines(folder / READINGS)),
     )
 
 

@@ -25,8 +25,9 @@ from channels.deliverer import lease_for
 from channels.rehearsal.server import StandIn
 from channels.settings import Settings, load_settings
 from ops.chaos_run.broker import start_rabbitmq
+from ops.chaos_run.readers import WATCH_S, Readers, is_read
 from ops.chaos_run.receiver import Receiver
-from ops.chaos_run.records import LEDGER, RECEIVED, TRANSCRIPT, Records, Strike, read_records
+from ops.chaos_run.records import LEDGER, READINGS, RECEIVED, TRANSCRIPT, Records, Strike, read_records
 from ops.chaos_run.stage import Server, Worker, install_tools, python_path, until, without_settings
 from ops.chaos_run.story import TOOLS, WIRES, Plan, Story, plan_of
 from ops.chaos_run.strikes import Leases, Striker, plan_strikes
@@ -39,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PLACES = {"turns": 2, "delivery": 2}
 WINDOW = 16
 _DELIVERY_TIMEOUT_S = 2.0
-_START_S = 60.0
+_START_S = 120.0
 _QUIET_S = 3.0
 
 
@@ -126,7 +127,8 @@ class Stage:
             self._server.start()
             striker = await self._perform(open_)
         ended = [sentence for worker in self._workers for sentence in worker.ended_by_itself]
-        records = read_records(self._folder, options.messages, sessions.values())
+        read = filter(is_read, range(options.messages))
+        records = read_records(self._folder, options.messages, sessions.values(), read)
         return Outcome(records, striker.strikes, self._clock(), ended)
 
     async def _perform(self, open_: AsyncExitStack) -> Striker:
@@ -145,15 +147,18 @@ class Stage:
         leases = Leases(settings.lease.ttl_s, lease_for(settings.delivery.timeout_s))
         exchanges = provider.transcript.exchanges
         async with asyncio.TaskGroup() as group:
+            readers = Readers(settings.redis(), self._folder / READINGS, group)
             try:
                 await self._start_workers(environment, group)
                 striker = Striker(
                     self._folder, self._workers, self._server, exchanges, receiver, leases, self._clock, self._say
                 )
-                await self._submit_all(settings, receiver, striker)
+                await self._submit_all(settings, receiver, striker, readers)
                 await self._wait(receiver, striker, leases)
+                await readers.end(_QUIET_S)
                 await asyncio.gather(*(worker.stop() for worker in self._workers))
             finally:
+                await readers.end(0)
                 for worker in self._workers:
                     worker.kill()
         return striker
@@ -177,7 +182,7 @@ class Stage:
         await until(lambda: all(worker.is_ready() for worker in self._workers), "the processes to start", _START_S)
         self._say(f"{len(self._workers)} processes are up")
 
-    async def _submit_all(self, settings: Settings, receiver: Receiver, striker: Striker) -> None:
+    async def _submit_all(self, settings: Settings, receiver: Receiver, striker: Striker, readers: Readers) -> None:
         options = self._options
         planned = plan_strikes(options.seed, options.messages, options.kills)
         wakes = _Wakes(settings)
@@ -188,7 +193,9 @@ class Stage:
                     while planned and planned[0].before <= number:
                         await striker.strike(planned.pop(0), group)
                     await self._wait_for_room(receiver, number)
-                    await self._submit(settings, client, wakes, plan_of(options.seed, number))
+                    turn = await self._submit(settings, client, wakes, plan_of(options.seed, number))
+                    if is_read(number):
+                        readers.start(number, turn)
                 while planned:
                     await striker.strike(planned.pop(0), group)
         finally:
@@ -200,10 +207,11 @@ class Stage:
         while number - len(receiver.acknowledged) >= WINDOW and patience.lasts(len(receiver.acknowledged)):  # noqa: ASYNC110 - see `until`
             await asyncio.sleep(0.02)
 
-    async def _submit(self, settings: Settings, client: redis.asyncio.Redis, wakes: "_Wakes", plan: Plan) -> None:
+    async def _submit(self, settings: Settings, client: redis.asyncio.Redis, wakes: "_Wakes", plan: Plan) -> str:
+        """Submit as anybody would: where nothing was answered, again with the same key. Gives the turn."""
         while True:
             try:
-                await api.submit(
+                submitted = await api.submit(
                     settings,
                     client,
                     prompt=plan.prompt,
@@ -214,11 +222,12 @@ class Stage:
                     labels={"message": str(plan.number)},
                     destinations=("receiver",),
                     idempotency_key=str(plan.number),
+                    watch_s=WATCH_S if is_read(plan.number) else 0,
                 )
-            except StoreUnavailable:  # as anybody would: again, with the same key
+            except StoreUnavailable:
                 await asyncio.sleep(0.2)
             else:
-                return
+                return submitted.turn
 
     async def _wait(self, receiver: Receiver, striker: Striker, leases: Leases) -> None:
         """Until every end has come, or nothing comes any more; and then until repeats would have come, too."""

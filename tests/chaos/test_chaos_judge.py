@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ops.chaos_run.judge import STORE, Verdict, judge, right_texts
-from ops.chaos_run.records import Exchange, Post, Records, Run, Strike
+from ops.chaos_run.records import Exchange, Post, Reading, Records, Run, Strike
 from ops.chaos_run.said import Answer
 
 CALL = "call_a"
@@ -27,6 +27,7 @@ FAULTS = (
     "partial",
     "wrong_text",
     "wrong_history",
+    "wrong_readings",
     "unexplained_duplicates",
     "duplicate_ids",
     "bad_signatures",
@@ -232,6 +233,30 @@ def test_two_ids_or_two_turns_for_one_message_are_seen(other: Post) -> None:
 @pytest.mark.requirement("chaos:judge:repeats")
 def test_a_signature_that_does_not_verify_is_seen() -> None:
     assert only(judged(posts=(replace(POST, is_signed=False),)), "bad_signatures")
+
+
+READING = Reading(0, FIRST + END, "", 0)
+
+
+@pytest.mark.requirement("chaos:judge:readers")
+def test_a_reader_that_is_left_with_what_was_delivered_is_right() -> None:
+    assert judged(read=frozenset({0}), readings=(READING,)).is_clean
+
+
+@pytest.mark.requirement("chaos:judge:readers")
+@pytest.mark.parametrize(
+    "readings",
+    [
+        (),
+        (replace(READING, message=1),),
+        (replace(READING, text=FIRST),),
+        (replace(READING, text=FIRST + DEAD + END),),
+        (replace(READING, staged="It"),),
+        (replace(READING, gaps=1),),
+    ],
+)
+def test_a_reader_that_is_left_with_anything_else_is_wrong(readings: tuple[Reading, ...]) -> None:
+    assert only(judged(read=frozenset({0}), readings=readings), "wrong_readings")
 
 
 @pytest.mark.requirement("chaos:judge:tools")
