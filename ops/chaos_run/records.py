@@ -4,7 +4,7 @@ What belongs here: lines to values. What must not be known here: what is right, 
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,8 +150,7 @@ def _post(line: dict[str, Any]) -> Post:
     )
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if path.exists():
+        with path.open(encoding="utf-8") as file:
+            yield from map(json.loads, file)
