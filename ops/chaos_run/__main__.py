@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ops.chaos_run.broker import is_installed
+from ops.chaos_run.configuration import Options
 from ops.chaos_run.judge import Verdict, judge
-from ops.chaos_run.run import Options, Outcome, Stage
+from ops.chaos_run.run import Outcome, Stage
 
 CLEAN, UNCLEAN, USAGE, INTERRUPTED = 0, 1, 2, 130
 FIRST = ("turns", "completed", "failed", "lost", "partial", "wrong_text", "duplicate_deliveries", "duplicate_ids")
@@ -30,11 +31,12 @@ def main() -> int:
     try:
         outcome = asyncio.run(_run(options, folder))
         verdict = judge(outcome.records)
-        keeps |= not verdict.is_clean
+        is_clean = verdict.is_clean and not outcome.faults
+        keeps |= not is_clean
         _tell(verdict, outcome, folder if keeps else None)
-        report = _report(options, verdict, outcome)
-        sys.stdout.write(json.dumps(report) + "\n" if as_json else _shown(report, verdict))
-        return CLEAN if verdict.is_clean else UNCLEAN
+        report = {**_report(options, verdict, outcome), "clean": is_clean}
+        sys.stdout.write(json.dumps(report) + "\n" if as_json else _shown(report))
+        return CLEAN if is_clean else UNCLEAN
     except (TimeoutError, ExceptionGroup) as error:
         keeps = True
         for sentence in _sentences(error):
@@ -97,9 +99,9 @@ def _report(options: Options, verdict: Verdict, outcome: Outcome) -> dict[str, A
         "drains": sum(strike.kind == "drain" for strike in strikes),
         **figures,
         "ended_by_themselves": len(outcome.ended_by_itself),
+        "own_faults": len(outcome.faults),
         "seed": options.seed,
         "broker": options.broker,
-        "clean": verdict.is_clean,
     }
 
 
@@ -110,15 +112,15 @@ def _sentences(error: Exception) -> list[str]:
 
 
 def _tell(verdict: Verdict, outcome: Outcome, folder: Path | None) -> None:
-    for sentence in [*outcome.ended_by_itself, *verdict.findings[:_SHOWN]]:
+    for sentence in [*outcome.ended_by_itself, *outcome.faults[:_SHOWN], *verdict.findings[:_SHOWN]]:
         sys.stderr.write(f"ops/chaos: {sentence}\n")
     if folder is not None:
         sys.stderr.write(f"ops/chaos: {len(verdict.findings)} findings; records and logs are kept in {folder}\n")
 
 
-def _shown(report: dict[str, Any], verdict: Verdict) -> str:
+def _shown(report: dict[str, Any]) -> str:
     lines = [f"{name.replace('_', ' '):<24}{value!s:>10}" for name, value in report.items() if name != "clean"]
-    end = "clean: each turn's end came, once, with the text of its completed calls" if verdict.is_clean else "NOT clean"
+    end = "clean: each turn's end came, once, with the text of its completed calls" if report["clean"] else "NOT clean"
     return "\n".join([*lines, end, ""])
 
 

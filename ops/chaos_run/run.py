@@ -1,7 +1,7 @@
 """One run, from the first process to the last record.
 
-What belongs here: the settings of a run, and its course: start, submit and strike, wait, stop. What must not be known
-here: how a strike is carried out, what is right.
+What belongs here: the course of a run: start, submit and strike, wait, stop. What must not be known here: how a strike
+is carried out, what is right.
 
 At most `WINDOW` turns are under way at once. A strike is due before the message that it was planned for, so all of them
 meet work. When nothing has come for `patience_s`, what is missing is lost.
@@ -9,11 +9,13 @@ meet work. When nothing has come for `patience_s`, what is missing is lost.
 
 import asyncio
 import base64
+import contextlib
+import json
 import os
 import queue
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +27,12 @@ from channels.deliverer import lease_for
 from channels.rehearsal.server import StandIn
 from channels.settings import Settings, load_settings
 from ops.chaos_run.broker import start_rabbitmq
+from ops.chaos_run.configuration import DELIVERY_TIMEOUT_S, Options, settings_text
 from ops.chaos_run.readers import WATCH_S, Readers, is_read
 from ops.chaos_run.receiver import Receiver
 from ops.chaos_run.records import LEDGER, READINGS, RECEIVED, TRANSCRIPT, Records, Strike, read_records
 from ops.chaos_run.stage import Server, Worker, install_tools, python_path, until, without_settings
-from ops.chaos_run.story import TOOLS, WIRES, Plan, Story, plan_of
+from ops.chaos_run.story import Plan, Story, plan_of
 from ops.chaos_run.strikes import Leases, Striker, plan_strikes
 from worker import api
 from worker.app import make_app, wake_session
@@ -39,71 +42,32 @@ from worker.store import connect
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = {"turns": 2, "delivery": 2}
 WINDOW = 16
-_DELIVERY_TIMEOUT_S = 2.0
 _START_S = 120.0
 _QUIET_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What was asked for. `broker`: redis or rabbitmq. `has_default_lease`: the product's own, else a short one."""
-
-    messages: int
-    kills: int
-    seed: int
-    broker: str
-    has_default_lease: bool
-
-
 @dataclass(slots=True)
 class Outcome:
-    """What a run left behind, beside its records. `ended_by_itself`: a sentence for each process that nobody killed."""
+    """What a run left behind, beside its records.
+
+    `ended_by_itself`: a sentence for each process that nobody killed. `faults`: the lines with which processes reported
+    faults of Lastword's own. A turn survives those as it survives a kill, so the judge would not see them.
+    """
 
     records: Records
     strikes: list[Strike]
     elapsed_s: float
     ended_by_itself: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
 
-def settings_text(options: Options, provider: str, hook: str, secret: str, folder: Path) -> str:
-    """The settings file. Silences are short, and what strikes cost is within every budget."""
-    lease = "" if options.has_default_lease else "[lease]\nttl_s = 2\nrenew_s = 0.5\nsweep_s = 0.25\n"
-    providers = [
-        f"""
-[providers.{wire}]
-wire = "{wire}"
-base_url = "{provider}"
-model = "stand-in"
-stall_timeout_s = 1.5
-first_token_timeout_s = 3
-no_progress_timeout_s = 4
-prefill_timeout_s = 4
-finish_grace_s = 1
-transport_retries = 10
-transport_backoff_s = 0.2
-transport_backoff_max_s = 1
-
-[agents.{wire}]
-provider = "{wire}"
-tools = [{", ".join(f'"{name}"' for name in TOOLS)}]
-"""
-        for wire in WIRES
-    ]
-    rest = f"""
-[turns]
-timeout_resume_retry_budget = 10
-resume_backoff_s = 0.1
-crash_cap = 20
-
-[delivery]
-timeout_s = {_DELIVERY_TIMEOUT_S}
-retry_waits_s = [0.3, 0.5, 1, 1, 2, 2, 3, 3, 5, 5, 5, 5, 5, 5]
-
-[subscribers.receiver]
-url = "{hook}"
-secret = "{secret}"
-"""
-    return "\n".join([f'data_dir = "{folder / "data"}"\npartitions = {1 + options.seed % 3}', lease, *providers, rest])
+def faults_in(folder: Path) -> Iterator[str]:
+    """The log lines of level error of all processes."""
+    for log in sorted(folder.glob("*.log")):
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError, AttributeError):  # a kill may cut a line, and Celery writes some, too
+                if json.loads(line).get("level") == "error":
+                    yield f"{log.stem} reported {line}"
 
 
 class Stage:
@@ -129,12 +93,12 @@ class Stage:
         ended = [sentence for worker in self._workers for sentence in worker.ended_by_itself]
         read = filter(is_read, range(options.messages))
         records = read_records(self._folder, options.messages, sessions.values(), read)
-        return Outcome(records, striker.strikes, self._clock(), ended)
+        return Outcome(records, striker.strikes, self._clock(), ended, list(faults_in(self._folder)))
 
     async def _perform(self, open_: AsyncExitStack) -> Striker:
         options = self._options
         secret = "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
-        receiver = Receiver(options.seed, secret, self._folder / RECEIVED, self._clock, _DELIVERY_TIMEOUT_S * 1.5)
+        receiver = Receiver(options.seed, secret, self._folder / RECEIVED, self._clock, DELIVERY_TIMEOUT_S * 1.5)
         await open_.enter_async_context(receiver.running())
         provider = StandIn(Story(options.seed), transcript_path=self._folder / TRANSCRIPT)
         await open_.enter_async_context(provider)

@@ -10,9 +10,26 @@ from pathlib import Path
 
 import pytest
 
+from ops.chaos_run.run import faults_in
+
 ROOT = Path(__file__).resolve().parents[2]
 CHAOS = [sys.executable, "-m", "ops.chaos_run"]
 PATIENCE_S = 240.0
+
+
+@pytest.mark.requirement("chaos:run:faults")
+def test_a_fault_that_a_process_reports_is_found_in_its_log(tmp_path: Path) -> None:
+    lines = [
+        '{"level": "info", "event": "turn_sealed"}',
+        "{not json",
+        '{"level": "error", "event": "turn_crashed", "error": "NameError", "place": "call.py:97"}',
+        "[celery] ERROR: a line of another program",
+    ]
+    (tmp_path / "turns-1.1.log").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "delivery-1.1.log").write_text("", encoding="utf-8")
+    (fault,) = faults_in(tmp_path)
+    assert fault.startswith("turns-1.1 reported ")
+    assert "turn_crashed" in fault
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -48,7 +65,17 @@ def test_a_small_run_is_clean_and_tells_its_figures(tmp_path: Path) -> None:
         check=False,
     )
     report = json.loads(run.stdout)
-    zero = ("failed", "dead", "lost", "partial", "wrong_text", "duplicate_ids", "tool_calls_twice")
+    zero = (
+        "own_faults",
+        "wrong_readings",
+        "failed",
+        "dead",
+        "lost",
+        "partial",
+        "wrong_text",
+        "duplicate_ids",
+        "tool_calls_twice",
+    )
     assert {name: report[name] for name in zero} == dict.fromkeys(zero, 0), run.stderr
     assert (report["turns"], report["completed"], report["kills"], report["clean"]) == (12, 12, 2, True)
     assert report["takeovers"] > 0
