@@ -116,17 +116,34 @@ class ToolPairs:
 
 
 class Said:
-    """What the messages of a request say: all words are counted, the first user message is kept."""
+    """What the messages of a request say: all words are counted, the first and the last user message are kept.
+
+    `answers`: of the model, behind the last user message. What the model says between two others is one answer.
+    """
 
     def __init__(self) -> None:
         self.words = 0
+        self.message = ""
+        self.answers = 0
         self._prompt: str | None = None
+        self._is_answer = False
 
     def take(self, role: str, text: str) -> None:
         """One message, or one part of the same message's text."""
         self.words += len(text.split())
-        if role == "user" and self._prompt is None:
-            self._prompt = text
+        if role == "assistant":
+            self.answer()
+            return
+        self._is_answer = False
+        if role == "user":
+            self.message, self.answers = text, 0
+            if self._prompt is None:
+                self._prompt = text
+
+    def answer(self) -> None:
+        """A part of an answer, also one without text."""
+        self.answers += not self._is_answer
+        self._is_answer = True
 
     def prompt(self, key: str) -> str:
         """The first user message, which must be there."""

@@ -1,4 +1,4 @@
-"""Which call of the script answers a request.
+"""Which call answers a request.
 
 What belongs here: telling conversations apart, counting calls, refusing. What must not be known here: HTTP servers,
 wire formats, how a call is performed.
@@ -6,6 +6,7 @@ wire formats, how a call is performed.
 
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
 from channels.rehearsal.steps import Call, Page, Script
 from channels.rehearsal.wire import Question, RequestRefused
@@ -20,12 +21,30 @@ class Cue:
     number: int | None = None
 
 
+class Prompter(Protocol):
+    """Whoever gives each request its call. `models`: those that it knows; empty: any."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that a client is told of."""
+        ...
+
+    def next(self, question: Question) -> Cue:
+        """The call that answers this question. Raises RequestRefused where none does."""
+        ...
+
+
 class Cues:
-    """Gives each request its call. Calls are taken in order, for each conversation on its own."""
+    """Gives each request its call of a script. Calls are taken in order, for each conversation on its own."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._taken: dict[str, int] = {}
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of the script."""
+        return self._script.models
 
     def next(self, question: Question) -> Cue:
         """The call that answers this question. Raises RequestRefused where none does."""

@@ -17,7 +17,7 @@ import orjson
 from aiohttp import web
 
 from channels.rehearsal.body import Body, BodyCut
-from channels.rehearsal.cues import Cue, Cues, refused
+from channels.rehearsal.cues import Cue, Cues, Prompter, refused
 from channels.rehearsal.performance import Performance
 from channels.rehearsal.script import load_script
 from channels.rehearsal.steps import Script
@@ -37,17 +37,18 @@ _WITHHELD = "withheld"
 class StandIn:
     """A stand-in provider. Listens between `start` and `stop`, or within its `async with`.
 
-    `port` 0: a free one. `transcript`: what it was asked and what it sent, and waits for both.
+    `script`: or whoever else says what to answer. `port` 0: a free one. `transcript`: what it was asked and what it
+    sent, and waits for both.
     """
 
     def __init__(
-        self, script: Script, host: str = "127.0.0.1", port: int = 0, transcript_path: Path | None = None
+        self, script: Script | Prompter, host: str = "127.0.0.1", port: int = 0, transcript_path: Path | None = None
     ) -> None:
         self.transcript = Transcript(transcript_path)
         self.base_url = ""
-        self._models = script.models or ("stand-in",)
+        self._cues: Prompter = Cues(script) if isinstance(script, Script) else script
+        self._models = self._cues.models or ("stand-in",)
         self._address = (host, port)
-        self._cues = Cues(script)
         self._requests = 0
         self._answers: set[asyncio.Task[Any]] = set()
         self._is_stopping = False

@@ -7,7 +7,7 @@ wire format translates it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
@@ -19,13 +19,16 @@ JsonObject = dict[str, Any]
 class Question:
     """What a request asks, in no wire format's words.
 
-    `prompt`: the first user message. `words`: of all messages. `wants_usage`: the answer ends with usage even where
-    the script names none. `wants_sealed_reasoning`: reasoning comes with a form that the client may send back.
+    `prompt`: the first user message. `words`: of all messages. `message`: the last user message. `answers`: how many
+    answers of the model follow it. `wants_usage`: the answer ends with usage even where the script names none.
+    `wants_sealed_reasoning`: reasoning comes with a form that the client may send back.
     """
 
     model: str
     prompt: str
     words: int
+    message: str = field(default="", repr=False)
+    answers: int = 0
     wants_usage: bool = True
     wants_sealed_reasoning: bool = False
 

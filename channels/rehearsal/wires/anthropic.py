@@ -53,7 +53,8 @@ class AnthropicWire:
         for tool in tools:
             tool.part("input_schema").one_of("type", "object")
         fields.tool_names(tools, _LONGEST_TOOL_NAME)
-        return Question(fields.text("model", may_be_empty=False), said.prompt("messages"), said.words)
+        model = fields.text("model", may_be_empty=False)
+        return Question(model, said.prompt("messages"), said.words, said.message, said.answers)
 
     def answer(self, number: int, question: Question, usage: JsonObject) -> AnthropicAnswer:
         """A new answer."""
@@ -92,6 +93,8 @@ def _read_message(message: Asked, said: Said, pairs: ToolPairs) -> None:
         pairs.result(block.text("tool_use_id"), block.place)
         said.take("tool", _result(block))
     pairs.all_answered()
+    if role == "assistant":
+        said.answer()
     texts = [_read_block(block, role, pairs) for block in blocks if block.get("type") != "tool_result"]
     for text in texts:  # a client joins messages of one role; the first block is what its first message said
         if text is not None:

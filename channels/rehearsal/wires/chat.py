@@ -40,7 +40,8 @@ class ChatWire:
         options = asked.get("stream_options")
         wants_usage = isinstance(options, dict) and options.get("include_usage") is True
         prompt = said.prompt("messages")
-        return Question(fields.text("model", may_be_empty=False), prompt, said.words, wants_usage)
+        model = fields.text("model", may_be_empty=False)
+        return Question(model, prompt, said.words, said.message, said.answers, wants_usage)
 
     def answer(self, number: int, question: Question, usage: JsonObject) -> "ChatAnswer":
         """A new answer."""
@@ -143,6 +144,8 @@ def _read_message(message: Asked, said: Said, pairs: ToolPairs) -> None:
         function.text("name", may_be_empty=False)
         function.json_object("arguments")
         pairs.call(call.text("id", may_be_empty=False), call.place)
+    if calls:
+        said.answer()
     content = message.get("content")
     if isinstance(content, list):
         said.take(role, "".join(_part(part) for part in message.parts("content")))

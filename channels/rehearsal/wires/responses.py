@@ -45,7 +45,7 @@ class ResponsesWire:
         seals = isinstance(included, list) and _SEALED_REASONING in included
         prompt = said.prompt("input")
         model = fields.text("model", may_be_empty=False)
-        return Question(model, prompt, said.words, wants_sealed_reasoning=seals)
+        return Question(model, prompt, said.words, said.message, said.answers, wants_sealed_reasoning=seals)
 
     def answer(self, number: int, question: Question, usage: JsonObject) -> ResponsesAnswer:
         """A new answer."""
@@ -65,6 +65,7 @@ def _read_items(items: list[Asked], said: Said, pairs: ToolPairs) -> None:
             case "function_call":
                 item.text("name", may_be_empty=False)
                 item.json_object("arguments")
+                said.answer()
                 pairs.call(item.text("call_id", may_be_empty=False), item.place)
             case "function_call_output":
                 pairs.result(item.text("call_id"), item.place)

@@ -1,0 +1,128 @@
+"""`ops/chaos`: the arguments, the report, the exit code."""
+
+import argparse
+import asyncio
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from ops.chaos_run.broker import is_installed
+from ops.chaos_run.configuration import Options
+from ops.chaos_run.judge import Verdict, judge
+from ops.chaos_run.run import Outcome, Stage
+
+CLEAN, UNCLEAN, USAGE, INTERRUPTED = 0, 1, 2, 130
+FIRST = ("turns", "completed", "failed", "lost", "partial", "wrong_text", "duplicate_deliveries", "duplicate_ids")
+_SHOWN = 20
+
+
+def main() -> int:
+    """Run, judge, report; 0 only if nothing was found."""
+    options, as_json, keeps = _options()
+    if options.broker == "rabbitmq" and not is_installed():
+        sys.stderr.write("ops/chaos: --broker rabbitmq needs rabbitmq-server and epmd on PATH: install them\n")
+        return USAGE
+    folder = Path(tempfile.mkdtemp(prefix="lastword-chaos-"))
+    try:
+        outcome = asyncio.run(_run(options, folder))
+        verdict = judge(outcome.records)
+        is_clean = verdict.is_clean and not outcome.faults
+        keeps |= not is_clean
+        _tell(verdict, outcome, folder if keeps else None)
+        report = {**_report(options, verdict, outcome), "clean": is_clean}
+        sys.stdout.write(json.dumps(report) + "\n" if as_json else _shown(report))
+        return CLEAN if is_clean else UNCLEAN
+    except (TimeoutError, ExceptionGroup) as error:
+        keeps = True
+        for sentence in _sentences(error):
+            sys.stderr.write(f"ops/chaos: {sentence}\n")
+        sys.stderr.write(f"ops/chaos: the run did not come to its end; its logs are kept in {folder}\n")
+        return UNCLEAN
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.stderr.write("ops/chaos: interrupted; everything that it started has ended\n")
+        return INTERRUPTED
+    finally:
+        if not keeps:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _run(options: Options, folder: Path) -> Outcome:
+    started = time.monotonic()
+
+    def say(words: str) -> None:
+        sys.stderr.write(f"{time.monotonic() - started:7.1f} s  {words}\n")
+
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await Stage(options, folder, say).run()
+
+
+def _options() -> tuple[Options, bool, bool]:
+    parser = argparse.ArgumentParser(
+        prog="ops/chaos", description="Kill and freeze what works, and judge what is delivered."
+    )
+    parser.add_argument("--turns", type=_count, default=300, help="messages to submit (default: 300)")
+    parser.add_argument("--kills", type=_count, default=40, help="kills; freezes and drains come on top (40)")
+    parser.add_argument("--seed", type=int, default=1, help="of the script, the faults and the strikes (1)")
+    parser.add_argument("--broker", choices=("redis", "rabbitmq"), default="redis", help="of Celery (redis)")
+    parser.add_argument("--default-lease", action="store_true", help="the product's own lease instead of one of 2 s")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on standard output")
+    parser.add_argument("--keep", action="store_true", help="keep records and logs, also of a clean run")
+    given = parser.parse_args()
+    options = Options(given.turns, given.kills, given.seed, given.broker, given.default_lease)
+    return options, given.json, given.keep
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) > 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 0 to 1000000")
+    return int(text)
+
+
+def _report(options: Options, verdict: Verdict, outcome: Outcome) -> dict[str, Any]:
+    figures, strikes = verdict.figures(), outcome.strikes
+    kills = [strike for strike in strikes if strike.kind == "kill"]
+    return {
+        **{name: figures.pop(name) for name in FIRST},
+        "tool_calls_twice": figures.pop("tool_calls_twice"),
+        "kills": len(kills),
+        "kills_mid_stream": sum(strike.mid_stream for strike in kills),
+        "takeovers": figures.pop("takeovers"),
+        "elapsed_s": round(outcome.elapsed_s, 1),
+        "freezes": sum(strike.kind == "freeze" for strike in strikes),
+        "drains": sum(strike.kind == "drain" for strike in strikes),
+        **figures,
+        "ended_by_themselves": len(outcome.ended_by_itself),
+        "own_faults": len(outcome.faults),
+        "seed": options.seed,
+        "broker": options.broker,
+    }
+
+
+def _sentences(error: Exception) -> list[str]:
+    if isinstance(error, ExceptionGroup):
+        return [sentence for each in error.exceptions for sentence in _sentences(each)]
+    return [f"{type(error).__name__}: {error}"]
+
+
+def _tell(verdict: Verdict, outcome: Outcome, folder: Path | None) -> None:
+    for sentence in [*outcome.ended_by_itself, *outcome.faults[:_SHOWN], *verdict.findings[:_SHOWN]]:
+        sys.stderr.write(f"ops/chaos: {sentence}\n")
+    if folder is not None:
+        sys.stderr.write(f"ops/chaos: {len(verdict.findings)} findings; records and logs are kept in {folder}\n")
+
+
+def _shown(report: dict[str, Any]) -> str:
+    lines = [f"{name.replace('_', ' '):<24}{value!s:>10}" for name, value in report.items() if name != "clean"]
+    end = "clean: each turn's end came, once, with the text of its completed calls" if report["clean"] else "NOT clean"
+    return "\n".join([*lines, end, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
