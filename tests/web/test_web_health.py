@@ -20,7 +20,7 @@ async def test_a_process_that_can_work_is_alive_and_ready_and_counts(web: Served
         assert (await client.get("/readyz")).json() == {"status": "ready", "reasons": []}
         metrics = await client.get("/metrics")
         assert metrics.headers["content-type"].startswith("text/plain")
-        assert "python_info" in metrics.text
+        assert "lastword_" in metrics.text
 
 
 @pytest.mark.requirement("web:health")

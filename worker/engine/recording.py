@@ -84,20 +84,10 @@ class Recording:
 
     async def commit(self, command: c.CommitCall) -> None:
         """A call completed."""
-        fact = Committed(
-            command.call,
-            command.attempt,
-            command.text,
-            command.tool_calls,
-            command.finish_reason,
-            command.usage,
-            command.provider,
-            command.echo,
-        )
         asked = self.asked or Asked(monotonic())
         took_s, gap_s = monotonic() - asked.at, asked.longest_gap_s
         sent_at = monotonic()
-        await self._accumulator.commit(fact, command.totals, outputs.of_commit(command), command.joined)
+        await self._accumulator.commit(_fact(command), command.totals, outputs.of_commit(command), command.joined)
         commit_s = monotonic() - sent_at
         self._health.completed(command.provider)
         self._completed += 1
@@ -242,3 +232,16 @@ def _tokens(usage: Usage) -> dict[str, int | None]:
 def _ms(seconds: float | None) -> float | None:
     """To the millisecond."""
     return None if seconds is None else round(seconds, 3)
+
+
+def _fact(command: c.CommitCall) -> Committed:
+    return Committed(
+        command.call,
+        command.attempt,
+        command.text,
+        command.tool_calls,
+        command.finish_reason,
+        command.usage,
+        command.provider,
+        command.echo,
+    )

@@ -258,8 +258,7 @@ class TurnMachine:
         return take(self._batch) + self._after_tools(now)
 
     def _drain(self, now: float, *, is_over: bool) -> list[Command]:
-        self._draining = True
-        hands_over = self._limits.on_drain == "handoff"
+        self._draining, hands_over = True, self._limits.on_drain == "handoff"
         if self.state is State.PARKED or (hands_over and self._batch and not is_over):
             return []
         if not hands_over and not is_over:
