@@ -490,6 +490,40 @@ async def test_every_overdue_request_is_decided_by_one_sweep(any_redis: Redis, b
     assert sorted(sweep(blocking, 0)) == ["chat/0", "chat/1", "chat/2"]
 
 
+@pytest.mark.requirement("approvals:expire:behind-sessions")
+async def test_a_request_expires_though_many_sessions_have_waited_for_longer(
+    any_redis: Redis, blocking: redis.Redis
+) -> None:
+    turn, _ = await parked(any_redis)
+    await any_redis.zadd(keys.due(0), {f"{keys.DUE_LEASE}chat/{number}": 1 for number in range(2_500)})
+    await overdue(any_redis, turn)
+    await any_redis.zadd(keys.due(0), {keys.DUE_APPROVAL + turn: 2})
+    expire_due(blocking, 0)
+    assert (await record_of(any_redis, turn)).state == "queued"
+
+
+@pytest.mark.requirement("approvals:expire:bounded")
+async def test_so_many_requests_expire_in_one_go_and_the_rest_in_the_next_ones(
+    real_redis: Redis, real_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals, "MOST_EXPIRED", 3)
+    for number in range(5):
+        accumulator = await driven(real_redis, session=f"chat/{number}")
+        await with_tools(accumulator, "mail")
+        await ask(accumulator)
+        await overdue(real_redis, accumulator.turn)
+        assert await accumulator.park() == ()
+    with redis.Redis.from_url(real_url) as client:
+        left = []
+        for _ in range(3):
+            expire_due(client, 0)
+            left.append(len(await pending(real_redis, [0])))
+        assert left == [2, 0, 0]
+        await real_redis.config_resetstat()
+        expire_due(client, 0)
+        assert (await real_redis.info("commandstats"))["cmdstat_evalsha"]["calls"] == 1
+
+
 @pytest.mark.requirement("approvals:expire:decides")
 async def test_an_expiry_whose_reply_was_lost_is_repeated_without_effect(
     any_redis: Redis, blocking: redis.Redis

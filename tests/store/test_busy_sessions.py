@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -162,3 +163,15 @@ async def test_the_same_message_again_by_its_key_interrupts_nothing_and_is_never
         again = await submit(any_redis, replace(new, turn=new_turn().turn, on_busy=on_busy), 1)
         assert (again.turn, again.duplicate, again.interrupted) == (new.turn, True, None)
     assert await record_of(any_redis, new.turn) == before
+
+
+@pytest.mark.requirement("sessions:on-busy:remembers")
+@pytest.mark.parametrize("on_busy", ["interrupt", "queue"])
+async def test_what_a_session_remembers_does_not_expire_while_a_message_waits(any_redis: Redis, on_busy: Any) -> None:
+    if on_busy == "queue":
+        await seal(await driven(any_redis))  # the session's last turn
+    else:
+        await parked(any_redis)
+    await submit(any_redis, new_turn("now", on_busy=on_busy), 1, retention_s=60)
+    for name in (keys.session_record(0, SESSION), keys.history(0, SESSION)):
+        assert await any_redis.ttl(name) == -1

@@ -269,3 +269,38 @@ async def test_a_turn_of_version_2_neither_joins_nor_is_joined(any_redis: Redis)
     await commit(following, 2, 1, "Done.")
     await seal(following)
     assert (await taken(any_redis)).turn == turn
+
+
+@pytest.mark.requirement("sessions:join:requester")
+@pytest.mark.parametrize("other", [None, "U2"])
+async def test_a_message_of_another_requester_does_not_join(any_redis: Redis, other: str | None) -> None:
+    """Its author must not have tools approved by somebody else, nor approve for them."""
+    accumulator = await after_tools(any_redis, requester="U1")
+    same = await said(any_redis, "Mine.", requester="U1")
+    await said(any_redis, "Theirs.", requester=other)
+    assert [message.turn for message in await accumulator.waiting_messages()] == [same]
+
+
+@pytest.mark.requirement("sessions:join:takeover-after-cancel")
+async def test_a_call_is_asked_again_with_what_it_carried_though_that_turn_is_gone(any_redis: Redis) -> None:
+    accumulator = await after_tools(any_redis)
+    turn = await said(any_redis, "And Bob?")
+    joined = await carrying(accumulator, await accumulator.waiting_messages())
+    await cancel(any_redis, turn, "jo", 60)
+    await any_redis.delete(keys.turn_record(turn))  # as its expiry does
+    await any_redis.hset(keys.turn_record(accumulator.turn), "lease_ms", 1)
+    grant = await taken(any_redis)
+    assert grant.carried == joined
+    await commit_carrying(driver_of(any_redis, grant), "Bob, too.", *joined)
+    left = await any_redis.hkeys(keys.turn_record(accumulator.turn))
+    assert not [name for name in left if name.startswith(b"carried:")]
+
+
+@pytest.mark.requirement("sessions:join:takeover-after-cancel")
+async def test_a_call_that_an_earlier_release_opened_carries_what_the_records_say(any_redis: Redis) -> None:
+    accumulator = await after_tools(any_redis)
+    turn = await said(any_redis, "And Bob?")
+    joined = await carrying(accumulator, await accumulator.waiting_messages())
+    await any_redis.hdel(keys.turn_record(accumulator.turn), f"carried:{turn}")
+    await any_redis.hset(keys.turn_record(accumulator.turn), "lease_ms", 1)
+    assert (await taken(any_redis)).carried == joined

@@ -34,6 +34,11 @@ async def lapse(client: Redis, turn: str) -> None:
     await client.hset(keys.turn_record(turn), "lease_ms", 1)
 
 
+async def nonce_of(client: Redis, turn: str) -> str:
+    nonce: bytes = await client.hget(keys.turn_record(turn), "nonce")
+    return nonce.decode()
+
+
 @pytest.mark.requirement("store:lease:one-driver")
 async def test_a_turn_that_a_living_driver_holds_is_not_granted(any_redis: Redis) -> None:
     await granted(any_redis)
@@ -177,9 +182,60 @@ async def test_a_sweep_gives_no_more_than_asked_and_only_sessions(any_redis: Red
         await submit(any_redis, new_turn(session=f"chat/{number}"), 1)
     await any_redis.zadd(keys.due(0), {"another:kind": 1})
     swept = sweep(blocking, 0, limit=2)
-    assert len(swept) == 1
+    assert len(swept) == 2
     assert sorted([*swept, *sweep(blocking, 0)]) == ["chat/0", "chat/1", "chat/2"]
     assert await any_redis.zscore(keys.due(0), "another:kind") == 1
+
+
+@pytest.mark.requirement("store:sweep:vanished-first")
+async def test_a_turn_whose_driver_vanished_is_swept_before_all_that_only_wait(
+    any_redis: Redis, blocking: redis.Redis
+) -> None:
+    turn = (await granted(any_redis, session="begun")).turn
+    for number in range(4):
+        await submit(any_redis, new_turn(session=f"chat/{number}"), 1)
+    await lapse(any_redis, turn)
+    at_ms = round((await any_redis.time())[0] * 1000)
+    await any_redis.zadd(keys.due(0), {keys.DUE_LEASE + f"chat/{number}": 1 + number for number in range(4)})
+    assert sweep(blocking, 0, limit=1) == ["chat/0"]  # its lease is not over
+    for name, member in ((keys.due(0), keys.DUE_LEASE + "begun"), (keys.driven(0), "begun")):
+        await any_redis.zadd(name, {member: at_ms - 1000})
+    assert sweep(blocking, 0, limit=2) == ["begun", "chat/1"]
+    assert sweep(blocking, 0, limit=2) == ["chat/2", "chat/3"]
+    assert sweep(blocking, 0) == []
+
+
+@pytest.mark.requirement("store:sweep:vanished-first")
+async def test_a_session_is_known_as_driven_no_longer_than_its_turn_lives(
+    any_redis: Redis, blocking: redis.Redis
+) -> None:
+    accumulator = await driven(any_redis)
+    assert renew(blocking, 0, [(accumulator.turn, (await nonce_of(any_redis, accumulator.turn)))], TTL_S)[0].held
+    lease_ms = int(await any_redis.hget(keys.turn_record(accumulator.turn), "lease_ms"))
+    assert await any_redis.zscore(keys.driven(0), SESSION) == lease_ms
+    await submit(any_redis, new_turn("next"), 1)
+    await seal(accumulator)
+    assert await any_redis.zcard(keys.driven(0)) == 0
+    await any_redis.zadd(keys.driven(0), {"gone": 1})  # as a release that does not know the set leaves it behind
+    assert sweep(blocking, 0) == [SESSION]
+    assert await any_redis.zcard(keys.driven(0)) == 0
+
+
+@pytest.mark.requirement("lease:clock:put-back")
+@pytest.mark.parametrize("waits", ["driven", "queued"])
+async def test_a_time_that_another_clock_wrote_keeps_no_turn_from_being_driven(
+    any_redis: Redis, blocking: redis.Redis, waits: str
+) -> None:
+    """The server's clock was an hour ahead, or the server that took over is an hour behind."""
+    turn = (await granted(any_redis)).turn if waits == "driven" else (await submit(any_redis, new_turn(), 1)).turn
+    ahead_ms = (await any_redis.time())[0] * 1000 + 3_600_000
+    await any_redis.zadd(keys.due(0), {keys.DUE_LEASE + SESSION: ahead_ms})
+    if waits == "driven":
+        await any_redis.zadd(keys.driven(0), {SESSION: ahead_ms})
+        await any_redis.hset(keys.turn_record(turn), "lease_ms", ahead_ms)
+    assert sweep(blocking, 0) == [SESSION]
+    assert sweep(blocking, 0) == []
+    assert (await taken(any_redis)).turn == turn
 
 
 @pytest.mark.requirement("store:sweep:wakes")

@@ -9,9 +9,10 @@ import redis
 from tests.store.lossy import dump
 from tests.store.turns import SESSION, TTL_S, Redis, driver_of, granted, new_turn, record_of, refused, taken
 from worker import ids
+from worker.process_sections import LeaseSettings
 from worker.store import keys
 from worker.store.inbox import submit
-from worker.store.lease import Grant, Suspected, beat, claim, claim_among_others, pulse, sweep
+from worker.store.lease import FURTHEST_MS, Grant, Suspected, beat, claim, claim_among_others, pulse, sweep
 
 
 @pytest.fixture
@@ -61,8 +62,11 @@ async def test_one_crash_leaves_a_turn_to_any_process_and_the_second_to_one_of_i
 
 
 @pytest.mark.requirement("lease:suspect:granted-apart")
-async def test_a_refused_claim_changes_nothing_where_there_is_no_room(any_redis: Redis) -> None:
+async def test_a_refused_claim_changes_nothing_but_since_when_it_waits_where_there_is_no_room(
+    any_redis: Redis,
+) -> None:
     turn = await crashed(any_redis, 2)
+    assert await asked(any_redis, room=False) == Suspected(turn, 2, reserved=False)
     before = await dump(any_redis)
     assert await asked(any_redis, room=False) == Suspected(turn, 2, reserved=False)
     assert await dump(any_redis) == before
@@ -87,6 +91,20 @@ async def test_a_reservation_ends_with_the_claim(any_redis: Redis) -> None:
     await taken(any_redis)
     await lapse(any_redis, turn)
     assert await asked(any_redis) == Suspected(turn, 3, reserved=True)
+
+
+@pytest.mark.requirement("lease:suspect:deadline")
+async def test_the_deadline_of_a_suspect_stands_still_while_it_waits_for_a_process(any_redis: Redis) -> None:
+    turn = await crashed(any_redis, 2)
+    record = keys.turn_record(turn)
+    for _ in range(2):
+        assert await asked(any_redis, room=False) == Suspected(turn, 2, reserved=False)
+    await any_redis.hincrby(record, "suspected_ms", -10_000_000)  # it has waited for so long
+    await any_redis.hincrby(record, "deadline_ms", -10_000_000)
+    grant = await taken(any_redis)
+    assert 7190 < grant.remaining_s <= 7200
+    await driver_of(any_redis, grant).release()
+    assert (await taken(any_redis)).remaining_s == pytest.approx(grant.remaining_s, abs=5)  # counted once
 
 
 @pytest.mark.requirement("lease:suspect:blame")
@@ -170,3 +188,38 @@ async def test_pulses_in_time_call_for_no_calm(any_redis: Redis, blocking: redis
     grant = await claim(any_redis, SESSION, ids.new_nonce(), TTL_S, 1)
     assert grant is not None
     assert grant.turn == turn
+
+
+@pytest.mark.requirement("lease:clock:put-back")
+async def test_a_clock_that_is_put_back_stops_takeovers_for_one_lease_and_no_longer(
+    any_redis: Redis, blocking: redis.Redis
+) -> None:
+    turn = await crashed(any_redis, 1)
+    now_ms = (await any_redis.time())[0] * 1000
+    hour_ms = 3_600_000
+    ahead = {"at_ms": now_ms + hour_ms, "calm_ms": now_ms + hour_ms + round(TTL_S * 1000)}
+    await any_redis.hset(keys.pulse(0), mapping={"v": 1, **ahead})
+    assert await refused(any_redis)  # drivers that live have leases that look over
+    assert pulse(blocking, 0, TTL_S)
+    calm_ms = int(await any_redis.hget(keys.pulse(0), "calm_ms"))
+    assert calm_ms <= now_ms + 60_000
+    assert await refused(any_redis)
+    await any_redis.hset(keys.pulse(0), "calm_ms", 1)
+    assert not pulse(blocking, 0, TTL_S)
+    assert (await taken(any_redis)).turn == turn
+
+
+@pytest.mark.requirement("lease:clock:put-back")
+async def test_a_calm_or_a_reservation_by_another_clock_is_over(any_redis: Redis, blocking: redis.Redis) -> None:
+    turn = await crashed(any_redis, 2)
+    ahead_ms = (await any_redis.time())[0] * 1000 + 3_600_000
+    pulse(blocking, 0, TTL_S)
+    await any_redis.hset(keys.pulse(0), "calm_ms", ahead_ms)
+    await any_redis.hset(keys.turn_record(turn), mapping={"reserved": "n1", "reserved_ms": ahead_ms})
+    assert await asked(any_redis) == Suspected(turn, 2, reserved=True)
+
+
+@pytest.mark.requirement("lease:clock:put-back")
+def test_no_lease_that_can_be_set_is_taken_for_one_of_another_clock() -> None:
+    longest = next(each.le for each in LeaseSettings.model_fields["ttl_s"].metadata if hasattr(each, "le"))
+    assert longest * 2000 <= FURTHEST_MS

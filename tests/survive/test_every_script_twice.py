@@ -22,11 +22,11 @@ from worker.store.outputs import attach, watch
 
 PLAYED = ("plain", "tools", "a stream that breaks", "granted", "expired", "compaction", "a drain", "two queued turns")
 MOVING = {
-    "claim": ("lease_ms", "due"),
-    "renew": ("lease_ms", "due", "watch"),
+    "claim": ("lease_ms", "due", "driven"),
+    "renew": ("lease_ms", "due", "driven", "watch"),
     "attach": ("watch",),
     "watch": ("watch",),
-    "sweep": ("due",),
+    "sweep": ("due", "driven"),
     "channels/take": ("exp",),
 }
 """What begins afresh with each try, because it lasts for a time from now on."""
@@ -118,7 +118,7 @@ def comparable(name: str, reply: Any) -> Any:
     """A reply without what tells the time."""
     if name == "claim" and reply:
         record = dict(zip(reply[0][::2], reply[0][1::2], strict=True))
-        return ({**record, b"lease_ms": b""}, *reply[1:-1])
+        return ({**record, b"lease_ms": b""}, *reply[1:5], reply[6])  # and not the time to the deadline
     if name == "channels/take":
         return reply[:2]
     if name == "sweep":  # what it gave is due again only in a while, so that no two processes take it up

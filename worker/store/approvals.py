@@ -34,7 +34,10 @@ PATIENCE_S = 5.0
 MOST_REFUSALS = 100
 """Refused answers to one request that are told to the turn's readers and remembered."""
 
-_PAGE = 1000
+MOST_EXPIRED = 100
+"""Turns whose requests expire in one go: whoever looks has leases to renew."""
+
+_MOST_LOOKS = 10_000
 _AGAIN_MS = 10_000
 """An expiry that a vanished process had taken up is taken up again after this time."""
 
@@ -120,26 +123,24 @@ async def resolve(
 
 
 def expire_due(redis: redis.Redis, partition: int) -> None:
-    """Decide as expired whatever nobody has answered in time.
+    """Decide as expired what nobody has answered in time, of at most `MOST_EXPIRED` turns, the oldest first.
 
-    A turn whose requests cannot be read is left as it is and logged, so that it keeps no other one from its expiry.
+    It takes two round trips, however many they are. A turn whose requests cannot be read is left as it is and logged,
+    so that it keeps no other one from its expiry.
     """
-    while True:
-        found = _sweep.run(redis, [keys.due(partition)], [_PAGE, _AGAIN_MS, keys.DUE_APPROVAL])
-        for turn in found:
-            _expire_turn(redis, turn.decode(errors="replace"))
-        if len(found) < _PAGE:
-            return
-
-
-def _expire_turn(client: redis.Redis, turn: str) -> None:
-    try:
-        _, unreadable = _expire.run(client, _names(turn), _common(turn))
-    except (redis.ResponseError, ConfigurationError) as error:  # Redis is there: it is this turn that is broken
-        warn("approval_not_expired", turn=turn, error=type(error).__name__)
-        return
-    if unreadable:
-        warn("approval_not_readable", turn=turn, entries=unreadable)
+    args: list[Argument] = [MOST_EXPIRED, _AGAIN_MS, keys.DUE_APPROVAL, _MOST_LOOKS]
+    swept = _sweep.run(redis, [keys.due(partition)], args)
+    found = [turn.decode(errors="replace") for turn in swept]
+    known = [turn for turn in found if ids.partition_of(turn) is not None]
+    answers = dict(zip(known, _expire.run_each(redis, [(_names(turn), _common(turn)) for turn in known]), strict=True))
+    for turn in found:
+        match answers.get(turn, ConfigurationError("no turn id")):
+            case [_, 0]:
+                pass
+            case [_, unreadable]:
+                warn("approval_not_readable", turn=turn, entries=unreadable)
+            case error:  # Redis is there: it is this turn that is broken
+                warn("approval_not_expired", turn=turn, error=type(error).__name__)
 
 
 async def pending(redis: redis.asyncio.Redis, partitions: Iterable[int]) -> list[PendingApproval]:

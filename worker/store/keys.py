@@ -14,6 +14,7 @@ What belongs here: names and their hash tags. What must not be known here: what 
     lw:{pNN}:history:<session>   list of sealed turns, oldest first
     lw:{pNN}:due                 sorted set of typed members (`lease:<session>`, `approval:<turn>`): the ms at which
                                  someone must look
+    lw:{pNN}:driven              sorted set: session with a driver, the ms at which its lease ends
     lw:{pNN}:watch               sorted set: turn, the ms until which readers watch it
     lw:{pNN}:live                sorted set: unsealed turn, the ms of its submit
     lw:{pNN}:cancels             sorted set: driven turn that is to end, the ms at which somebody wanted it
@@ -113,6 +114,11 @@ def history(partition: int, session: str) -> str:
 def due(partition: int) -> str:
     """When someone must look at what."""
     return f"{_tag(partition)}:due"
+
+
+def driven(partition: int) -> str:
+    """The sessions that are driven, until when."""
+    return f"{_tag(partition)}:driven"
 
 
 def watch(partition: int) -> str:

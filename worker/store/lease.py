@@ -25,6 +25,12 @@ from worker.turn.facts import Fact, Joined, Progress
 _SWEEP_AGAIN_MS = 10_000
 """A session whose wake-up was lost is woken again after this time."""
 
+FURTHEST_MS = 600_000
+"""No lease reaches further ahead than this, twice the longest that can be set: what does is of another clock."""
+
+_MOST_LOOKS = 10_000
+"""Members that one sweep looks at to find those of its kind."""
+
 _RESERVE_MS = 15_000
 """How long others leave a suspect alone while a process starts for it: far longer than that takes."""
 
@@ -155,9 +161,11 @@ async def _claimed(  # noqa: PLR0913, PLR0917 - as `claim`
         keys.history(partition, session),
         keys.watch(partition),
         keys.pulse(partition),
+        keys.driven(partition),
     ]
     member, beginning = keys.DUE_LEASE + session, keys.beginning(partition)
-    return await _claim(redis, names, [nonce, round(ttl_s * 1000), RECORD_VERSION, member, beginning, *rest])
+    terms: list[Argument] = [nonce, round(ttl_s * 1000), RECORD_VERSION, member, beginning, *rest]
+    return await _claim(redis, names, [*terms, session, FURTHEST_MS])
 
 
 def _granted(reply: list[Any], session: str, nonce: str) -> Grant:
@@ -228,7 +236,8 @@ def _progress(stored: dict[bytes, bytes], session_record: dict[bytes, bytes]) ->
 
 def renew(redis: redis.Redis, partition: int, holders: Sequence[tuple[str, str]], ttl_s: float) -> list[Renewal]:
     """Renew the leases of (turn, nonce) `holders`, all of one partition, in one step."""
-    names = [keys.due(partition), keys.watch(partition), *(keys.turn_record(turn) for turn, _ in holders)]
+    names = [keys.due(partition), keys.watch(partition), keys.driven(partition)]
+    names += [keys.turn_record(turn) for turn, _ in holders]
     args: list[Argument] = [round(ttl_s * 1000), keys.DUE_LEASE, *(nonce for _, nonce in holders)]
     reply = _renew.run(redis, names, args)
     return [
@@ -249,6 +258,10 @@ async def beat(redis: redis.asyncio.Redis, partitions: int, ttl_s: float) -> Non
 
 
 def sweep(redis: redis.Redis, partition: int, limit: int = 100) -> list[str]:
-    """Sessions that should be woken now, at most `limit`; each is due again in 10 s unless someone claims it."""
-    reply = _sweep.run(redis, [keys.due(partition)], [limit, _SWEEP_AGAIN_MS, keys.DUE_LEASE])
+    """Sessions that should be woken now, at most `limit`; each is due again in 10 s unless someone claims it.
+
+    Those whose driver has vanished come before those that only wait.
+    """
+    args: list[Argument] = [limit, _SWEEP_AGAIN_MS, keys.DUE_LEASE, _MOST_LOOKS, FURTHEST_MS]
+    reply = _sweep.run(redis, [keys.due(partition), keys.driven(partition)], args)
     return [session.decode() for session in reply]

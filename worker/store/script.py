@@ -24,6 +24,7 @@ import redis.asyncio
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from worker.errors import StoreFull
+from worker.store.repeat import is_unanswered
 
 Argument = str | bytes | int
 _PRELUDE = re.compile(r"^-- prelude: (\w+)$", re.MULTILINE)
@@ -77,6 +78,32 @@ class Script:
             if not self._knows_no_flags(client, error):
                 raise
         return self._run(client, self._plain, keys, args)
+
+    def run_each(
+        self, client: redis.Redis, calls: Sequence[tuple[Sequence[str], Sequence[Argument]]]
+    ) -> list[list[Any] | ResponseError]:
+        """Run it for each (keys, arguments), all in one round trip; where one is refused, that in place of its reply.
+
+        Raises redis-py's exceptions when the server says that it can do nothing just now.
+        """
+        pipeline: Any = client.pipeline(transaction=False)
+        for names, args in calls:
+            pipeline.execute_command(*_command("EVALSHA", self._source(client).sha, names, args))
+        answers: list[Any] = pipeline.execute(raise_on_error=False) if calls else []
+        for place, (names, args) in enumerate(calls):
+            if isinstance(answers[place], NoScriptError):  # the first one that is sent whole teaches the server
+                answers[place] = self._run_or_refusal(client, names, args)
+            if isinstance(answers[place], Exception) and is_unanswered(answers[place]):
+                raise answers[place]
+        return answers
+
+    def _run_or_refusal(
+        self, client: redis.Redis, keys: Sequence[str], args: Sequence[Argument]
+    ) -> list[Any] | ResponseError:
+        try:
+            return self.run(client, keys, args)
+        except ResponseError as error:
+            return error
 
     def queue(self, pipeline: "redis.asyncio.client.Pipeline", keys: Sequence[str], args: Sequence[Argument]) -> None:
         """Put it into a pipeline. An answer that is a `NoScriptError` says: `load` it and send it again."""

@@ -44,6 +44,7 @@ end
 emit_all(turn, KEYS[5], 17 + 2 * carried)
 for i = 17, 16 + carried do
   local id, record = ARGV[i], ARGV[12] .. 'turn:' .. ARGV[i]
+  redis.call('HDEL', KEYS[1], 'carried:' .. id)
   local stored = redis.call('HMGET', record, 'state', 'seq', 'at')
   if stored[1] and stored[1] ~= 'sealed' then
     local joined = {id = id, session = ARGV[13], now = turn.now, seq = tonumber(stored[2]),

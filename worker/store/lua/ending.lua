@@ -40,6 +40,7 @@ local function end_turn(turn, beginning, outcome, event, call, retention)
   if not was_head then
     return
   end
+  redis.call('ZREM', beginning .. 'driven', turn.session)
   if redis.call('EXISTS', queue) == 1 then
     redis.call('ZADD', due, turn.now, 'lease:' .. turn.session)
   else

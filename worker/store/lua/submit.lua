@@ -12,7 +12,7 @@
 --      10 record version that the sender reads and writes; 11 who interrupts; 12 retention in seconds; 13 the end of an
 --      interrupted turn, as an output (JSON); 14.. fields and values of the record
 -- Writes the record (with created_ms), puts the turn at the queue's end, and makes the session due now unless it is due
--- anyway. With 'interrupt' the turn at the head of the queue is cancelled in the same step, as `cancel_turn` says, and
+-- anyway; what the session remembers does not expire while it waits. With 'interrupt' the turn at the head of the queue is cancelled in the same step, as `cancel_turn` says, and
 -- what waits behind it keeps its place; one that a newer version has written is left, and the message waits.
 -- Replies NEW turn session interrupted, the last one '' where none was | SAME turn session: the key stands for this
 -- message | CONFLICT turn: it stands for another one | BUSY turn: with 'reject', the one at the head | FULL entries: the
@@ -53,6 +53,8 @@ redis.call('HSET', KEYS[1], 'turn', ARGV[1], 'session', ARGV[2], 'created_ms', n
   'call', 0, 'committed', 0, 'attempt', 0, 'calls', 0, 'resumes', 0, 'discards', 0, 'crashes', 0, 'streamed', 0,
   'interrupted', interrupted, unpack(ARGV, 14))
 redis.call('RPUSH', KEYS[2], ARGV[1])
+redis.call('PERSIST', ARGV[9] .. 'history:' .. ARGV[2])
+redis.call('PERSIST', ARGV[9] .. 'session:' .. ARGV[2])
 redis.call('ZADD', KEYS[3], 'NX', now_ms, ARGV[3])
 redis.call('ZADD', KEYS[4], now_ms, ARGV[1])
 if tonumber(ARGV[4]) > 0 then
