@@ -117,6 +117,13 @@ class WebSettings(Section):
     )
     readers: int = amount(1000, 1, 100_000, "readers", "Most live readers of one process.")
     readers_per_token: int = amount(100, 1, 100_000, "readers", "Most live readers of one token in one process.")
+    held_bytes: int = amount(
+        256 * 1024 * 1024,
+        1024,
+        64 * 1024 * 1024 * 1024,
+        "bytes",
+        "Most bytes that one process holds for live readers who have not taken them; who would hold more comes later.",
+    )
     keepalive_s: float = amount(15, 0.1, 300, "seconds", "Longest silence towards a live reader; a comment breaks it.")
     write_timeout_s: float = amount(
         60, 0.1, 3600, "seconds", "Longest time in which a live reader takes nothing; then it is cut off."

@@ -32,9 +32,20 @@ def create(  # noqa: PLR0913, PLR0917 - one parameter an option
     scope: Annotated[list[str] | None, typer.Option(help="What it may do; `token scopes` lists them.")] = None,
     name: Annotated[str, typer.Option(help="Who decides, where it decides approvals; shown in `token list`.")] = "api",
     expires: Annotated[str | None, typer.Option(metavar="TIME", help="As in 12h or 90d; not set: never.")] = None,
-    agent: Annotated[str | None, typer.Option(help="It sees and submits only turns of this agent.")] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            help="It sees and submits only turns of this agent. Without --sessions it can name no session: each of its "
+            "turns then has one of its own."
+        ),
+    ] = None,
     sessions: Annotated[
-        str | None, typer.Option(metavar="PREFIX", help="It sees and submits only turns of sessions that begin so.")
+        str | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="It sees and submits only turns of sessions that begin so. In a session that several agents share, "
+            "each is shown what the others said.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -42,7 +53,7 @@ def create(  # noqa: PLR0913, PLR0917 - one parameter an option
     from channels.console import tokens
     from channels.settings import load_settings
 
-    asked = tokens.Asked(name, tuple(scope or ()), tokens.seconds_of(expires), agent or "", sessions or "")
+    asked = tokens.Asked(name, tuple(scope or ()), tokens.seconds_of(expires), agent, sessions)
     raise typer.Exit(tokens.run_create(load_settings(), asked, as_json=as_json))
 
 

@@ -31,8 +31,8 @@ class Asked:
     name: str
     scopes: tuple[str, ...]
     expires_s: float | None
-    agent: str
-    sessions: str
+    agent: str | None
+    sessions: str | None
 
 
 def seconds_of(text: str | None) -> float | None:
@@ -47,7 +47,7 @@ def seconds_of(text: str | None) -> float | None:
 
 def run_create(settings: Settings, asked: Asked, *, as_json: bool) -> int:
     """Make a token and print it; returns the exit code."""
-    if asked.agent:
+    if asked.agent:  # an empty one is refused with the others
         settings.agent(asked.agent)
 
     async def make(_: Joined, client: Client) -> int:

@@ -42,7 +42,7 @@ def run_list(settings: Settings, asked: Asked, limit: int, *, as_json: bool) -> 
             console = open_console()
             nothing = "no such turns" if wanted.outcomes or asked.narrows else "no turns that go on"
             console.print(_list_of(found.turns, cleaner(console)) if found.turns else nothing)
-        if found.stopped:
+        if found.stopped and len(found.turns) < limit:
             words = f"stopped after {found.looked_at} turns, there are more: narrow it with --since or --state"
             open_console(stderr=True).print(words, style="yellow", soft_wrap=True)
         return exits.OK

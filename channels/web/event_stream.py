@@ -17,6 +17,9 @@ HEADERS = {
 }
 
 
+_PIECE_BYTES = 65_536
+
+
 class EventStream(Response):
     """Sends `events` one by one; `write_timeout_s`: the longest time that one may wait to be taken.
 
@@ -53,8 +56,11 @@ class EventStream(Response):
             pass  # nobody takes it; the connection is closed behind an unfinished answer
 
     async def _send(self, send: Send, data: bytes, *, more: bool) -> None:
-        async with asyncio.timeout(self._write_timeout_s):
-            await send({"type": "http.response.body", "body": data, "more_body": more})
+        """Send piece by piece: the server waits between two of them, and else copies all of it for who never reads."""
+        for begin in range(0, max(len(data), 1), _PIECE_BYTES):
+            piece = data if len(data) <= _PIECE_BYTES else data[begin : begin + _PIECE_BYTES]
+            async with asyncio.timeout(self._write_timeout_s):
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
 
     @staticmethod
     async def _until_gone(receive: Receive) -> None:

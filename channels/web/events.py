@@ -16,9 +16,10 @@ from channels.settings import Settings
 from channels.web.endpoint import Call
 from channels.web.errors import Refused, away
 from channels.web.event_stream import EventStream
-from channels.web.live import LiveOutputs, Tail
+from channels.web.live import LiveOutputs
 from channels.web.operations import FILTERS
 from channels.web.reader import DELTAS, Reader
+from channels.web.tail import Tail
 from channels.web.turns import visible_turn
 from worker.output.filters import OutputFilter
 from worker.output.snapshot import parse_place
@@ -41,7 +42,7 @@ class EventRoutes:
         record = await visible_turn(self._client, self._settings, call)
         named = call.request.headers.get("last-event-id", "")
         last = parse_place(named)
-        tail = Tail(record.turn, deltas=bool(wanted & DELTAS))
+        tail = Tail(record.turn, self._live.held, admission=call.token.id, deltas=bool(wanted & DELTAS))
         reader = Reader(self._client, self._live, tail, wanted)
         if last is not None and await reader.starts_after_end(last):
             return Response(status_code=204)  # which tells a browser's EventSource to stop coming back

@@ -2,24 +2,20 @@
 
 What belongs here: reading on, handing out, going on watching. What must not be known here: HTTP, filters, what a reader
 does with an output.
-
-Each reader has a queue of its own, with a bound. One that is full is emptied and its reader told that it has missed
-something; it then starts afresh with a snapshot. So a slow reader costs itself its place, and nobody else anything.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import redis
 import redis.asyncio
 
+from channels.web.tail import Frame, Held, Tail
 from worker.observability import fault, warn
-from worker.output.events import Output, encode
-from worker.output.snapshot import NOWHERE, Place, shown_place
+from worker.output.snapshot import Place
+from worker.store.outputs import count_unknown
 from worker.store.readers import Watched, read_on, watch_all
 
 WATCH_S = 20.0
@@ -32,88 +28,7 @@ READ_BLOCK_MS = 100
 _GATHER_S = 0.015
 """Between two reads, so that what one tick of a turns process writes is read at once."""
 
-_MOST_FRAMES = 1_000
-_MOST_BYTES = 1_000_000
 _AGAIN_S = 0.5
-
-
-@dataclass(frozen=True)
-class Frame:
-    """An output on its way to readers; `output` None: this version does not know it. Written out once for all."""
-
-    place: Place
-    output: Output | None
-
-    @cached_property
-    def event(self) -> bytes:
-        """The server-sent event."""
-        assert self.output is not None
-        name: str = getattr(self.output, "type")  # noqa: B009 - every kind of output has it, their common class has not
-        data = encode(self.output)
-        return b"id: %s\nevent: %s\ndata: %s\n\n" % (shown_place(self.place).encode(), name.encode(), data)
-
-
-Missed = Literal["missed", "rewound"]
-
-
-class Tail:
-    """The queue of one reader. `take` waits for what comes; `missed` says that something was lost on the way."""
-
-    def __init__(self, turn: str, *, deltas: bool) -> None:
-        self.turn = turn
-        self.deltas = deltas
-        self.missed: Missed | None = None
-        self.known: Place = NOWHERE
-        """As far as that, the reader has what there is."""
-        self.is_gone = False
-        """The turn is no more."""
-        self._frames: deque[Frame] = deque()
-        self._bytes = 0
-        self._news = asyncio.Event()
-
-    def offer(self, frame: Frame, size: int) -> None:
-        """Queue a frame, or lose all of them."""
-        if self.missed is not None or frame.place <= self.known:
-            return
-        self._frames.append(frame)
-        self._bytes += size
-        if len(self._frames) > _MOST_FRAMES or self._bytes > _MOST_BYTES:
-            self.lose("missed")
-        self._news.set()
-
-    def lose(self, why: Missed) -> None:
-        """Empty the queue: its reader must start afresh."""
-        self._frames.clear()
-        self._bytes = 0
-        self.missed = why
-        self._news.set()
-
-    def wake(self) -> None:
-        """End a wait."""
-        self._news.set()
-
-    def begin(self) -> None:
-        """Collect everything from now on, for a reader that starts afresh."""
-        self.known = NOWHERE
-        self._frames.clear()
-        self._bytes = 0
-        self.missed = None
-
-    def take(self) -> list[Frame]:
-        """What has come."""
-        frames = list(self._frames)
-        self._frames.clear()
-        self._bytes = 0
-        self._news.clear()
-        return frames
-
-    async def news(self, within_s: float) -> None:
-        """Wait for something new, at most so long."""
-        try:
-            async with asyncio.timeout(within_s):
-                await self._news.wait()
-        except TimeoutError:
-            pass
 
 
 @dataclass
@@ -122,12 +37,24 @@ class _Turn:
 
     at: Place
     tails: set[Tail] = field(default_factory=set)
+    has_unknown: bool = False
+
+
+StillAdmitted = Callable[[Iterable[str]], Awaitable[set[str]]]
+"""Of some admissions those that count still."""
 
 
 class LiveOutputs:
-    """All readers of this process. `client`: for short commands; `reading`: for the one read that waits."""
+    """All readers of this process. `client`: for short commands; `reading`: for the one read that waits.
 
-    def __init__(self, client: redis.asyncio.Redis, reading: redis.asyncio.Redis) -> None:
+    `held`: what waits for readers to take it. `still`: who of them may read on.
+    """
+
+    def __init__(
+        self, client: redis.asyncio.Redis, reading: redis.asyncio.Redis, held: Held, still: StillAdmitted
+    ) -> None:
+        self.held = held
+        self._still = still
         self._client = client
         self._reading = reading
         self._turns: dict[str, _Turn] = {}
@@ -143,16 +70,21 @@ class LiveOutputs:
     def join(self, tail: Tail, at: Place) -> Place:
         """Collect for a reader that has come to `at`. Gives the place from which on it gets everything.
 
+        One that joins while the process ends is sent away at once.
+
         Where that is behind `at`, the reader must read what lies between by itself.
         """
         turn = self._turns.setdefault(tail.turn, _Turn(at))
         turn.tails.add(tail)
         tail.known = at
         self._any.set()
+        if self.closing:
+            tail.wake()
         return turn.at
 
     def leave(self, tail: Tail) -> None:
         """Collect no more for this reader. A turn that nobody reads here is watched no longer by this process."""
+        tail.close()
         turn = self._turns.get(tail.turn)
         if turn is None:
             return
@@ -187,6 +119,8 @@ class LiveOutputs:
                 continue  # left meanwhile, and perhaps joined anew elsewhere
             turn.at = entries[-1][0]
             count += len(entries)
+            if not turn.has_unknown:  # told once: in a rolling deploy there may be many
+                turn.has_unknown = count_unknown(name, entries) > 0
             for place, output in entries:
                 frame = Frame(place, output)
                 size = 0 if output is None else len(frame.event)
@@ -214,6 +148,15 @@ class LiveOutputs:
                     tail.lose("rewound")
         self._run_id = run_id
 
+    async def bar_once(self) -> None:
+        """Send those readers away whose admission counts no more."""
+        tails = [tail for turn in self._turns.values() for tail in turn.tails]
+        still = await self._still({tail.admission for tail in tails})
+        for tail in tails:
+            if tail.admission not in still:
+                tail.is_barred = True
+                tail.wake()
+
     def _wants_deltas(self, name: str) -> bool:
         return any(tail.deltas for tail in self._turns[name].tails)
 
@@ -237,6 +180,7 @@ class LiveOutputs:
         await self._any.wait()
         await self.look_at_server()
         await self.refresh_once()
+        await self.bar_once()
         await asyncio.sleep(REFRESH_S)
 
     @staticmethod

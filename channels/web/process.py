@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from channels.settings import Settings
+from channels.web import tokens
 from channels.web.approvals import ApprovalRoutes
 from channels.web.endpoint import Call, Guard, Handler, Traced, endpoint
 from channels.web.errors import Refused
@@ -25,6 +26,7 @@ from channels.web.live import READ_BLOCK_MS, LiveOutputs
 from channels.web.openapi import document
 from channels.web.operations import OPERATIONS
 from channels.web.rates import Rates
+from channels.web.tail import Held
 from channels.web.turns import TurnRoutes
 from channels.web.wakes import Wakes
 from worker.app import make_app, wake_session
@@ -62,7 +64,8 @@ class WebProcess:
         loop = asyncio.get_running_loop()
         wakes = Wakes(partial(wake_session, make_app(settings, concurrency=1)))
         wakes.start()
-        self._live = LiveOutputs(client, reading)
+        held = Held(settings.web.held_bytes)
+        self._live = LiveOutputs(client, reading, held, partial(tokens.still_counting, client))
         self._reading = loop.create_task(self._live.run())  # until `stop`
         self._presence = self._tell_of(self._live)
         self._presence.start(loop)

@@ -13,23 +13,36 @@ was put back begins at a lower one.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import cast
 
 import redis.asyncio
 
-from channels.web.live import WATCH_S, Frame, LiveOutputs, Tail
+from channels.web.live import WATCH_S, LiveOutputs
+from channels.web.tail import Crowded, Frame, Tail
 from worker.output.events import TurnCompletedOutput
 from worker.output.filters import OutputFilter, admits
 from worker.output.snapshot import NOWHERE, Cursor, Place, Reason, Snapshot, State, shown_place
 from worker.store import outputs
-from worker.store.readers import is_known, read_ending, read_page
+from worker.store.readers import Entry, ended_at, is_known, read_ending, read_page
 from worker.store.repeat import is_unanswered
 
 DELTAS = OutputFilter.TEXT_STREAMING | OutputFilter.THINKING
 KEEPALIVE = b": keepalive\n\n"
 _STORE_AWAY = b": the store does not answer, come back later\nretry: 2000\n\n"
 _FAREWELL = b": this process ends, go on at another one\nretry: 1000\n\n"
+_CROWDED = b": the readers of this process hold too much, come back later\nretry: 5000\n\n"
+_BARRED = b": the token counts no more\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """A snapshot as an event, its place, and how its turn ended; None: it goes on."""
+
+    event: bytes = field(repr=False)
+    place: Place
+    ending: Sequence[Entry] | None
 
 
 class Reader:
@@ -45,8 +58,7 @@ class Reader:
 
     async def starts_after_end(self, last: Place) -> bool:
         """Whether the place is that of the last output of a turn that has ended: there is nothing more to read."""
-        snapshot = await outputs.attach(self._client, self._tail.turn, 0)
-        return snapshot is not None and snapshot.state == "sealed" and shown_place(last) == snapshot.last_id
+        return await ended_at(self._client, self._tail.turn) == last
 
     async def events(self, last: Place | None, *, is_anew: bool, keepalive_s: float) -> AsyncGenerator[bytes, None]:
         """The events, each whole; ends with the turn, with the process, and when the turn is no more.
@@ -56,6 +68,8 @@ class Reader:
         try:
             async for event in self._events(last, is_anew=is_anew, keepalive_s=keepalive_s):
                 yield event
+        except Crowded:
+            yield _CROWDED
         except Exception as error:
             if not is_unanswered(error):
                 raise
@@ -81,9 +95,9 @@ class Reader:
                 spoke = monotonic()
 
     async def _go_on(self) -> AsyncIterator[bytes]:
-        if self._live.closing:
+        if self._live.closing or self._tail.is_barred:
             self._is_over = True
-            yield _FAREWELL
+            yield _BARRED if self._tail.is_barred else _FAREWELL
             return
         missed, frames = self._tail.missed, self._tail.take()
         if not frames and missed is None:
@@ -110,11 +124,35 @@ class Reader:
     async def _start(self, reason: Reason) -> AsyncIterator[bytes]:
         """A snapshot, and what has come since."""
         self._tail.begin()
+        opening = await self._open(reason)
+        if opening is None:
+            self._is_over = True
+            return
+        event, ending = opening.event, opening.ending
+        if (
+            reason != "missed" or opening.place != self._cursor.at
+        ):  # else its queue was too short for what it had already
+            place, opening = opening.place, None  # whoever takes it slowly holds it once
+            with self._live.held.sharing(event) as shared:
+                del event
+                yield shared
+        else:
+            place = opening.place
+        self._cursor = Cursor(place)
+        if ending is not None:
+            self._is_over = True
+            for place, output in ending:
+                yield Frame(place, output).event
+            return
+        async for event in self._join():
+            yield event
+
+    async def _open(self, reason: Reason) -> "_Opening | None":
+        """What the reader starts with; None: the turn is no more."""
         turn = self._tail.turn
         found = await outputs.attach(self._client, turn, WATCH_S if self._tail.deltas else 0)
         if found is None:
-            self._is_over = True
-            return
+            return None
         ending = await read_ending(self._client, turn) if found.state == "sealed" else []
         at_ms, _, seq = found.last_id.partition("-")
         snapshot = Snapshot(
@@ -131,17 +169,8 @@ class Reader:
             attempt=found.attempt,
             open_text=found.open_text,
         )
-        place = (snapshot.at_ms, snapshot.seq)
-        if reason != "missed" or place != self._cursor.at:  # else its queue was too short for what it had already
-            yield _event_of(snapshot.through(self._wanted), "snapshot" if reason == "joined" else "reset")
-        self._cursor = Cursor(place)
-        if snapshot.state == "sealed":
-            self._is_over = True
-            for place, output in ending:
-                yield Frame(place, output).event
-            return
-        async for event in self._join():
-            yield event
+        event = _event_of(snapshot.through(self._wanted), "snapshot" if reason == "joined" else "reset")
+        return _Opening(event, (snapshot.at_ms, snapshot.seq), ending if snapshot.state == "sealed" else None)
 
     async def _catch_up(self) -> AsyncIterator[bytes]:
         """What has come between the reader's place and what its queue begins with."""

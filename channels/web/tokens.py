@@ -13,12 +13,14 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import redis
 import redis.asyncio
 
+from worker import ids
 from worker.errors import ConfigurationError
 
 Scope = Literal[
@@ -71,11 +73,15 @@ async def create(  # noqa: PLR0913 - what a token consists of
     name: str,
     scopes: frozenset[str],
     expires_s: float | None = None,
-    agent: str = "",
-    sessions: str = "",
+    agent: str | None = None,
+    sessions: str | None = None,
 ) -> tuple[Token, str]:
-    """Make a token; also gives its text, which nobody can ask for again. Raises `ConfigurationError`."""
+    """Make a token; also gives its text, which nobody can ask for again. Raises `ConfigurationError`.
+
+    `agent`, `sessions` None: of all.
+    """
     _check(name, scopes)
+    _check_bounds(agent, sessions)
     identifier, secret = secrets.token_hex(8), secrets.token_hex(32)
     now_ms = await _now_ms(client)
     expires_ms = 0 if expires_s is None else now_ms + round(expires_s * 1000)
@@ -84,8 +90,8 @@ async def create(  # noqa: PLR0913 - what a token consists of
         "name": name,
         "digest": _digest(secret),
         "scopes": " ".join(sorted(scopes)),
-        "agent": agent,
-        "sessions": sessions,
+        "agent": agent or "",
+        "sessions": sessions or "",
         "created_ms": now_ms,
         "expires_ms": expires_ms,
     }
@@ -95,12 +101,15 @@ async def create(  # noqa: PLR0913 - what a token consists of
     if expires_ms:
         pipeline.pexpireat(_key(identifier), expires_ms)
     await _durably(pipeline)
-    token = Token(identifier, name, scopes, agent, sessions, now_ms, expires_ms)
+    token = Token(identifier, name, scopes, agent or "", sessions or "", now_ms, expires_ms)
     return token, f"lw_{identifier}_{secret}"
 
 
 async def find(client: redis.asyncio.Redis, text: str) -> Token | None:
-    """The token whose text this is, or None: it is none, was revoked, or has expired."""
+    """The token whose text this is, or None: it is none, was revoked, or has expired.
+
+    One that a newer version has made is none here, too: it may be restricted by what this version does not know.
+    """
     match = _TOKEN.fullmatch(text)
     identifier, secret = (match[1], match[2]) if match else (_NOBODY[:16], _NOBODY)
     pipeline = client.pipeline(transaction=False)
@@ -109,11 +118,21 @@ async def find(client: redis.asyncio.Redis, text: str) -> Token | None:
     stored, time = await pipeline.execute()
     # Compared also when there is nothing to compare with: the time of an answer tells nobody which ids there are.
     is_equal = hmac.compare_digest(stored.get(b"digest", _NOBODY.encode()), _digest(secret).encode())
-    if not match or not stored or not is_equal:
+    if not match or not stored or not is_equal or not _is_ours(stored):
         return None
     token = _read(identifier, stored)
     now_ms = time[0] * 1000 + time[1] // 1000
     return None if 0 < token.expires_ms <= now_ms else token
+
+
+async def still_counting(client: redis.asyncio.Redis, identifiers: Iterable[str]) -> set[str]:
+    """Those of some tokens, by their ids, that were not revoked and have not expired."""
+    asked = list(identifiers)
+    pipeline = client.pipeline(transaction=False)
+    for identifier in asked:
+        pipeline.exists(_key(identifier))
+    found = zip(asked, await pipeline.execute(), strict=True)
+    return {identifier for identifier, is_there in found if is_there}
 
 
 async def listed(client: redis.asyncio.Redis) -> list[Token]:
@@ -167,6 +186,21 @@ def _check(name: str, scopes: frozenset[str]) -> None:
         raise ConfigurationError(
             f"scope is missing: a token without one may do nothing; use some of {', '.join(known)}"
         )
+
+
+def _check_bounds(agent: str | None, sessions: str | None) -> None:
+    if agent == "":
+        raise ConfigurationError("agent is empty: name one, or leave it out for a token of all agents")
+    if sessions == "":
+        raise ConfigurationError("sessions is empty: give a beginning, or leave it out for a token of all sessions")
+    if sessions is not None and not ids.is_session(sessions):
+        rule = "use 1 to 200 printable characters without spaces or any of {}*?[]\\"
+        raise ConfigurationError(f"sessions {sessions[:80]!r} is no beginning of a session id: {rule}")
+
+
+def _is_ours(stored: dict[bytes, bytes]) -> bool:
+    told = stored.get(b"v", b"")
+    return told.isdigit() and int(told) <= _VERSION
 
 
 def _key(identifier: str) -> str:

@@ -6,7 +6,7 @@ how a turn runs, tokens' secrets.
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -30,6 +30,7 @@ from channels.web.models import (
 )
 from channels.web.operations import STATES
 from channels.web.tokens import Token
+from channels.webhook.address import shown
 from worker import api, ids
 from worker.errors import ConfigurationError
 from worker.store import records
@@ -39,7 +40,6 @@ from worker.store.records import TurnRecord
 
 _KEY_HEADER = "Idempotency-Key"
 _DEFAULT_LIMIT = 100
-_MOST_SEEN = 1_000
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _FIELDS = {"label": "labels", "destination": "destinations", "idempotency_key": _KEY_HEADER}
 _HOLDS = ("prompt", "agent", "session", "labels", "requester", "on_busy", "by", "option")
@@ -102,12 +102,12 @@ class TurnRoutes:
         limit = _number(call, "limit", _DEFAULT_LIMIT, 1, 1000)
         since_ms = _number(call, "since_ms", 0, 0, 10**15)
         states, outcomes = _states(query.get("state"))
-        labels = dict(_label(text) for text in query.getlist("label"))
-        wanted = Wanted(states, outcomes, since_ms, labels)
-        found = await find(self.client, self.settings.partitions, wanted, _MOST_SEEN)
-        admitted = [record for record in found.turns if call.token.admits(record.agent, record.session)]
-        heads = [TurnHead(**_head(record)) for record in admitted[:limit]]
-        return json_response(TurnList(turns=heads, truncated=len(admitted) > limit or found.stopped))
+        labels = _labels(query.getlist("label"))
+        token = call.token
+        wanted = Wanted(states, outcomes, since_ms, labels, token.agent or None, token.sessions)
+        found = await find(self.client, self.settings.partitions, wanted, limit)
+        heads = [TurnHead(**_head(record)) for record in found.turns]
+        return json_response(TurnList(turns=heads, truncated=found.more or found.stopped))
 
     async def cancel(self, call: Call) -> Response:
         """POST /v1/turns/{turn}/cancel."""
@@ -132,6 +132,13 @@ class TurnRoutes:
         if token.sessions and not (asked.session or "").startswith(token.sessions):
             message = f"session: this token may only use sessions that begin with {token.sessions}"
             raise Refused("forbidden", message, field="session")
+        if token.agent and not token.sessions and asked.session is not None:
+            # Its history, its turns and what was allowed in it may be those of another agent.
+            message = (
+                "session: a token of one agent may name a session only if it is made for sessions, too: leave it out, "
+                "or make a token with --sessions PREFIX"
+            )
+            raise Refused("forbidden", message, field="session")
 
     def _check_destinations(self, token: Token, asked: SubmitRequest) -> None:
         for destination in asked.destinations:
@@ -144,15 +151,18 @@ class TurnRoutes:
 
 
 async def visible_turn(client: redis.asyncio.Redis, settings: Settings, call: Call) -> TurnRecord:
-    """The turn of the path, if it is this token's business; others' look as if they were none. Raises `Refused`."""
+    """The turn of the path, without its message, if it is this token's business. Raises `Refused`.
+
+    Others' turns look as if they were none.
+    """
     turn = call.request.path_params["turn"]
     partition = ids.partition_of(turn)
     if not turn.startswith("turn_") or partition is None or partition >= settings.partitions:
         raise unknown_turn()
-    record = await records.read_turn(client, turn)
-    if record is None or not call.token.admits(record.agent, record.session):
-        raise unknown_turn()
-    return record
+    for record in await records.read_heads(client, [turn]):
+        if call.token.admits(record.agent, record.session):
+            return record
+    raise unknown_turn()
 
 
 def unknown_turn() -> Refused:
@@ -202,11 +212,16 @@ def _states(state: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
             raise Refused("invalid", f"state: use one of {', '.join(STATES)}", field="state")
 
 
-def _label(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise Refused("invalid", "label: give NAME=VALUE", field="label")
-    return name, value
+def _labels(texts: Sequence[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise Refused("invalid", "label: give NAME=VALUE", field="label")
+        if name in labels:
+            raise Refused("invalid", f"label: {name[:64]!r} is given twice, and a turn has one value", field="label")
+        labels[name] = value
+    return labels
 
 
 def _urls(turn: str) -> TurnUrls:
@@ -231,7 +246,7 @@ def _head(record: TurnRecord) -> dict[str, Any]:
     same = ("turn", "session", "agent", "source", "state", "outcome", "reason", "requester", "labels", "calls")
     return {
         **{name: getattr(record, name) for name in (*same, "crashes", "created_ms", "sealed_ms")},
-        "destinations": list(record.destinations),
+        "destinations": [shown(each) if "://" in each else each for each in record.destinations],
         "error": error,
         "usage": usage,
         "resume": resume,

@@ -3,19 +3,21 @@
 import asyncio
 import contextlib
 import socket
+from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from channels.web import live
+from channels.web import live, tail, tokens
+from channels.web.event_stream import EventStream
 from tests.support.stack import eventually
 from tests.support.web import EventSource, Fold, Served, read_along, serving, web_settings
 from tests.support.written_turn import WrittenTurn
 from tests.web.test_web_turns import error_of
 from worker.output.events import TurnCompletedOutput
-from worker.store import keys
+from worker.store import keys, outputs
 from worker.turn.usage import NO_USAGE
 
 SCOPE = "events:read"
@@ -400,7 +402,7 @@ class SlowReader:
 async def test_a_slow_reader_costs_itself_its_place_and_nobody_else_anything(
     web: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_MOST_BYTES", 200_000)
+    monkeypatch.setattr(tail, "_MOST_BYTES", 200_000)
     written = await WrittenTurn.begun(web.redis)
     token = await web.token(SCOPE)
     slow, slow_fold, quick_fold = SlowReader(web, token, written.turn), Fold(), Fold()
@@ -422,9 +424,9 @@ async def test_a_slow_reader_costs_itself_its_place_and_nobody_else_anything(
             written.accumulator.stage_text(text)
             await written.tick.flush()
             await anext(events)
-            assert max(tail._bytes for tail in turn.tails) <= 200_000
+            assert max(one._bytes for one in turn.tails) <= 200_000
         assert quick_fold.names.count("reset") == 0
-        assert any(tail.missed for tail in turn.tails)
+        assert any(one.missed for one in turn.tails)
         await written.die()
         await written.complete("In short: yes.")
         await written.end()
@@ -582,3 +584,139 @@ async def test_what_was_said_while_nobody_read_is_in_the_snapshot(web: Served) -
         await written.accumulator.seal("failed", "x", None, "", NO_USAGE, [TurnCompletedOutput(outcome="failed")])
         await rest_of(events)
     assert fold.buffer.outcome == "failed"
+
+
+@pytest.mark.requirement("readers:other-versions")
+@pytest.mark.parametrize(
+    "stored",
+    [{"z1.1": "a new kind"}, {"h": "no place"}, {"o": "{"}, {"o": '{"type": "text", "text_at": ["here"]}'}],
+    ids=["kind", "place", "no JSON", "form"],
+)
+async def test_what_a_newer_version_wrote_in_one_turn_holds_up_no_reader(web: Served, stored: dict[str, str]) -> None:
+    one, two = await WrittenTurn.begun(web.redis, "one"), await WrittenTurn.begun(web.redis, "two")
+    one_fold, two_fold = Fold(), Fold()
+    async with await web.client(SCOPE) as client:
+        of_one, of_two = read_along(client, one.turn, one_fold), read_along(client, two.turn, two_fold)
+        for written, events in ((one, of_one), (two, of_two)):
+            await deltas(written, 1)
+            while "text_delta" not in (one_fold if written is one else two_fold).names:
+                if (await anext(events)).data.get("open_text"):
+                    break
+        at, seq = await web.redis.hmget(keys.turn_record(one.turn), "at", "seq")
+        await web.redis.xadd(keys.out(one.turn), stored, id=f"{int(at)}-{int(seq) + 1}")  # type: ignore[arg-type]
+        await web.redis.hset(keys.turn_record(one.turn), "seq", int(seq) + 1)
+        for written, events, fold in ((two, of_two, two_fold), (one, of_one, one_fold)):
+            await deltas(written, 2)
+            await take(events, 2)
+            assert agrees(fold, written)
+            await events.aclose()
+
+
+@pytest.mark.requirement("readers:held:pieces")
+async def test_a_long_event_is_handed_to_the_server_in_pieces_that_it_waits_between() -> None:
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield b"x" * 200_000
+        yield b"yz"
+
+    sent: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    never = asyncio.Event()
+
+    async def receive() -> Any:
+        await never.wait()
+
+    await EventStream(events(), 5, lambda: None)({"type": "http"}, receive, send)
+    assert b"".join(sent) == b"x" * 200_000 + b"yz"
+    assert max(map(len, sent)) <= 65_536
+
+
+@pytest.mark.requirement("tuning:web:held-bytes")
+@pytest.mark.requirement("readers:held")
+async def test_readers_that_take_nothing_hold_a_bounded_sum_and_the_same_snapshot_once(real_url: str) -> None:
+    size = 9_000_000
+    async with serving(web_settings(real_url, held_bytes=size + 2_000_000)) as web:
+        one, two = await WrittenTurn.begun(web.redis, "one"), await WrittenTurn.begun(web.redis, "two")
+        for written in (one, two):
+            await written.complete("z" * size)
+        held = web.process._live.held
+        token = await web.token(SCOPE)
+        stuck = [SlowReader(web, token, one.turn) for _ in range(3)]
+        for reader in stuck:
+            await reader.connect()
+
+        async def users() -> int:
+            return sum(shared.users for shared in held._shared.values())
+
+        await eventually(users, lambda count: count == 3, "three readers of one snapshot")
+        assert size < held.total < size + 1_000_000
+        source = EventSource()
+        async with await web.client(SCOPE) as client, client.stream("GET", f"/v1/turns/{two.turn}/events") as answer:
+            events = [event async for data in answer.aiter_bytes() for event in source.feed(data)]
+        assert (events, source.retries) == ([], [5000])
+        for reader in stuck:
+            reader.close()
+
+        async def total() -> int:
+            return held.total
+
+        await eventually(total, lambda count: count == 0, "nothing to be held any more")
+        fold = Fold()
+        async with await web.client(SCOPE) as client:
+            events_of_two = read_along(client, two.turn, fold)
+            await take(events_of_two, 1)
+            assert fold.buffer.committed == "z" * size
+            await events_of_two.aclose()
+
+
+@pytest.mark.requirement("readers:barred")
+@pytest.mark.parametrize("how", ["expired", "revoked"])
+async def test_a_token_that_counts_no_more_reads_on_no_more(web: Served, how: str) -> None:
+    written = await WrittenTurn.begun(web.redis)
+    made, text = await tokens.create(web.redis, name="t", scopes=frozenset({SCOPE}))
+    source = EventSource()
+    headers = {"Authorization": f"Bearer {text}"}
+    async with httpx.AsyncClient(base_url=web.url, headers=headers, timeout=20) as client:
+        async with asyncio.timeout(20), client.stream("GET", f"/v1/turns/{written.turn}/events") as answer:
+            async for data in answer.aiter_bytes():
+                if source.feed(data):
+                    if how == "revoked":
+                        await tokens.revoke(web.redis, made.id)
+                    else:
+                        await web.redis.pexpire(f"lw:token:{made.id}", 1)
+        assert source.comments == ["the token counts no more"]
+        assert (await client.get(f"/v1/turns/{written.turn}/events")).status_code == 401
+
+
+@pytest.mark.requirement("readers:drain:joining")
+async def test_a_reader_that_is_just_joining_when_the_process_ends_is_sent_on_at_once(
+    real_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach = outputs.attach
+    came, go_on = asyncio.Event(), asyncio.Event()
+
+    async def attach_slowly(*arguments: Any) -> Any:
+        found = await attach(*arguments)
+        came.set()
+        await go_on.wait()
+        return found
+
+    async with serving(web_settings(real_url, keepalive_s=300)) as web:
+        written = await WrittenTurn.begun(web.redis)
+        monkeypatch.setattr(outputs, "attach", attach_slowly)
+        source = EventSource()
+
+        async def read() -> None:
+            path = f"/v1/turns/{written.turn}/events"
+            async with await web.client(SCOPE) as client, client.stream("GET", path) as answer:
+                async for data in answer.aiter_bytes():
+                    source.feed(data)
+
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            group.create_task(read())
+            await came.wait()
+            web.process.drain()
+            go_on.set()
+        assert source.retries == [1000]

@@ -1,7 +1,7 @@
 """Readers that join late, leave, come back with any id and read slowly: what each ends with is the turn's text."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels.embedded import EmbeddedServer
-from channels.web import live
-from channels.web.live import LiveOutputs, Tail
+from channels.web import tail
+from channels.web.live import LiveOutputs
 from channels.web.reader import DELTAS, KEEPALIVE, Reader
+from channels.web.tail import Held, Tail
 from tests.support.web import EventSource, Fold
 from tests.support.written_turn import WrittenTurn
 from worker.output.filters import OutputFilter
@@ -57,6 +58,10 @@ STEPS = st.lists(
 )
 
 
+async def all_count(admissions: Iterable[str]) -> set[str]:
+    return set(admissions)
+
+
 class OneReader:
     """A client: its connection, if it has one, and its fold."""
 
@@ -73,8 +78,8 @@ class OneReader:
         if self._events is not None:
             return
         last_id = self.fold.last_id if named is None else named
-        tail = Tail(self._written.turn, deltas=bool(self.wanted & DELTAS))
-        reader = Reader(self._written.client, self._outputs, tail, self.wanted)
+        queue = Tail(self._written.turn, self._outputs.held, admission="one", deltas=bool(self.wanted & DELTAS))
+        reader = Reader(self._written.client, self._outputs, queue, self.wanted)
         self._events = reader.events(parse_place(last_id), is_anew=not last_id, keepalive_s=0)
 
     async def read(self) -> None:
@@ -190,7 +195,7 @@ class World:
 
 async def play(client: Any, steps: list[tuple[str, Any]], *, all_join: bool) -> None:
     written = await WrittenTurn.begun(client)
-    world = World(written, LiveOutputs(client, client))
+    world = World(written, LiveOutputs(client, client, Held(10**9), all_count))
     if all_join:
         await world.settle()
     for step, what in steps:
@@ -219,7 +224,7 @@ async def play(client: Any, steps: list[tuple[str, Any]], *, all_join: bool) -> 
 
 @pytest.fixture(autouse=True)
 def _short_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "_MOST_FRAMES", 20)
+    monkeypatch.setattr(tail, "_MOST_FRAMES", 20)
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from tests.support.forwarder import Forwarder
@@ -21,6 +22,13 @@ async def test_a_process_that_can_work_is_alive_and_ready_and_counts(web: Served
         metrics = await client.get("/metrics")
         assert metrics.headers["content-type"].startswith("text/plain")
         assert "lastword_" in metrics.text
+
+
+@pytest.mark.requirement("web:health:any-query")
+async def test_a_probe_may_ask_with_any_query(web: Served) -> None:
+    async with httpx.AsyncClient(base_url=web.url) as client:
+        for path in ("/livez", "/readyz", "/metrics", "/v1/openapi.json"):
+            assert (await client.get(f"{path}?verbose&name[]=x&verbose")).status_code == 200
 
 
 @pytest.mark.requirement("web:health")

@@ -63,7 +63,25 @@ async def test_a_token_needs_scopes_that_exist_and_a_name(real_redis: Redis) -> 
     ):
         with pytest.raises(ConfigurationError, match=words):
             await tokens.create(real_redis, name=name, scopes=frozenset(scopes))
+    bounds: dict[str, Any]
+    for bounds, words in (
+        ({"sessions": ""}, "sessions is empty: give a beginning"),
+        ({"agent": ""}, "agent is empty: name one"),
+        ({"sessions": "a b{*"}, "sessions 'a b{\\*' is no beginning of a session id: use 1 to 200"),
+        ({"sessions": "\udcff"}, "is no beginning of a session id"),
+        ({"sessions": "x" * 201}, "is no beginning of a session id"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            await tokens.create(real_redis, name="crm", scopes=frozenset({"turns:read"}), **bounds)
     assert await tokens.listed(real_redis) == []
+
+
+@pytest.mark.requirement("tokens:newer")
+async def test_a_token_of_a_newer_version_counts_for_nothing(real_redis: Redis) -> None:
+    token, text = await tokens.create(real_redis, name="crm", scopes=frozenset({"turns:read"}))
+    for version, counts in (("2", False), ("1", True), ("", False), ("x", False)):
+        await real_redis.hset(f"lw:token:{token.id}", "v", version)
+        assert (await tokens.find(real_redis, text) is not None) is counts, version
 
 
 ROUTES = [
@@ -145,6 +163,41 @@ async def test_a_token_of_an_agent_or_of_sessions_sees_nothing_else(real_url: st
             ):
                 assert error_of(await client.post("/v1/turns", json=body)) == (403, "forbidden", field)
             await submitted(client, agent="ops", session="crm/9")
+
+
+@pytest.mark.requirement("tokens:limited:sessions")
+async def test_a_token_of_one_agent_alone_gets_into_no_session_of_another(real_url: str) -> None:
+    default = web_settings(real_url).agent("default")
+    settings = web_settings(real_url).model_copy(update={"agents": {"default": default, "ops": default}})
+    scopes = ("turns:write", "turns:read")
+    async with serving(settings) as web:
+        async with await web.client(*scopes) as all_of_it:
+            theirs = await submitted(all_of_it, agent="default", session="shared")
+        async with await web.client(*scopes, agent="ops") as client:
+            for on_busy in ("queue", "interrupt", "reject"):
+                for session in ("shared", theirs["session"], "solo/" + "0" * 20):
+                    body = {"prompt": "hi", "agent": "ops", "session": session, "on_busy": on_busy}
+                    answer = await client.post("/v1/turns", json=body)
+                    assert error_of(answer) == (403, "forbidden", "session")
+                    assert "--sessions" in answer.json()["error"]["message"]
+            own = await submitted(client, agent="ops")
+            assert own["session"] not in ("shared", theirs["session"])
+            assert [turn["turn"] for turn in (await client.get("/v1/turns")).json()["turns"]] == [own["turn"]]
+        async with await web.client(*scopes) as all_of_it:
+            assert (await all_of_it.get(theirs["urls"]["turn"])).json()["state"] == "queued"
+
+
+@pytest.mark.requirement("web:list:all-of-it")
+async def test_a_list_is_whole_behind_many_turns_of_others_and_says_when_it_is_not(web: Served) -> None:
+    scopes = ("turns:write", "turns:read")
+    async with await web.client(*scopes) as client:
+        for number in range(8):
+            await submitted(client, session=f"erp/{number}")
+        mine = [(await submitted(client, session=f"crm/{number}"))["turn"] for number in range(3)]
+    async with await web.client(*scopes, sessions="crm/") as client:
+        for limit, shown, truncated in ((1, mine[:1], True), (2, mine[:2], True), (3, mine, False), (100, mine, False)):
+            told = (await client.get("/v1/turns", params={"limit": limit})).json()
+            assert ([turn["turn"] for turn in told["turns"]], told["truncated"]) == (shown, truncated), limit
 
 
 @pytest.mark.requirement("tokens:destinations")

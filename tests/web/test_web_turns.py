@@ -135,7 +135,7 @@ async def test_the_turns_that_go_on_are_listed_by_state_label_and_age(web: Serve
         assert ([turn["turn"] for turn in first["turns"]], first["truncated"]) == ([old["turn"]], True)
         assert "text" not in first["turns"][0]
         for query, field in (
-            ({"state": "sealed"}, "state"),
+            ({"state": "over"}, "state"),
             ({"limit": "0"}, "limit"),
             ({"limit": "x"}, "limit"),
             ({"since_ms": "-1"}, "since_ms"),
@@ -145,6 +145,40 @@ async def test_the_turns_that_go_on_are_listed_by_state_label_and_age(web: Serve
             assert error_of(await client.get("/v1/turns", params=query)) == (422, "invalid", field)
         twice = await client.get("/v1/turns?limit=1&limit=2")
         assert error_of(twice) == (422, "invalid", "limit")
+
+
+@pytest.mark.requirement("web:list")
+async def test_a_label_is_asked_for_once(web: Served) -> None:
+    async with await web.client(*WRITE) as client:
+        answer = await client.get("/v1/turns?label=env%3Ddev&label=env%3Dprod")
+        assert error_of(answer) == (422, "invalid", "label")
+
+
+@pytest.mark.requirement("web:list:light")
+async def test_looking_at_turns_moves_none_of_their_messages(web: Served) -> None:
+    async with await web.client(*WRITE) as client:
+        turns = [await submitted(client, "x" * 500_000, session=f"chat/{number}") for number in range(10)]
+
+        async def sent() -> int:
+            return int((await web.redis.info("stats"))["total_net_output_bytes"])
+
+        before = await sent()
+        assert len((await client.get("/v1/turns")).json()["turns"]) == 10
+        assert (await client.get("/v1/turns?limit=1")).json()["truncated"]
+        for turn in turns:
+            await client.get(turn["urls"]["turn"])
+            await client.post(turn["urls"]["cancel"])
+        assert await sent() - before < 500_000
+
+
+@pytest.mark.requirement("web:urls:hidden")
+async def test_of_a_url_that_the_outcome_goes_to_only_the_host_is_shown(web: Served) -> None:
+    async with await web.client(*WRITE, "destinations:url") as client:
+        turn = await submitted(client, destinations=["https://example.com:8443/in?sig=SECRET"])
+    async with await web.client("turns:read") as client:
+        answers = [await client.get("/v1/turns"), await client.get(turn["urls"]["turn"])]
+    assert all("SECRET" not in answer.text for answer in answers)
+    assert answers[1].json()["destinations"] == ["https://example.com/..."]
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

@@ -17,7 +17,7 @@ import redis.asyncio
 
 from worker.output.events import Outcome
 from worker.store import keys
-from worker.store.records import TurnRecord, record_of
+from worker.store.records import TurnRecord, read_heads
 from worker.store.script import Script
 
 LIVE = ("queued", "running", "parked")
@@ -30,14 +30,15 @@ MOST = 10_000
 
 _PAGE = 200
 _peek = Script("worker.store", "peek")
-_FIELDS = ("state", "outcome", "agent", "labels", "created_ms", "sealed_ms")
+_FIELDS = ("state", "outcome", "agent", "session", "labels", "created_ms", "sealed_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which turns: in one of `states` (of `LIVE`), or ended with one of `outcomes`; and all of the rest, where given.
 
-    `since_ms`: submitted, or if it has ended, ended since then, UTC milliseconds of the store's clock.
+    `since_ms`: submitted, or if it has ended, ended since then, UTC milliseconds of the store's clock. `sessions`: what
+    the name of its session begins with.
     """
 
     states: Sequence[str] = LIVE
@@ -45,15 +46,20 @@ class Wanted:
     since_ms: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     agent: str | None = None
+    sessions: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The turns that were found. `looked_at`: how many were looked at; `stopped`: there are more than could be."""
+    """The turns that were found, without their messages. `looked_at`: how many were looked at.
+
+    `stopped`: there are more than could be looked at. `more`: more were found than were asked for.
+    """
 
     turns: list[TurnRecord]
     looked_at: int
     stopped: bool
+    more: bool
 
 
 async def find(redis: redis.asyncio.Redis, partitions: int, wanted: Wanted, limit: int, *, most: int = MOST) -> Found:
@@ -68,11 +74,11 @@ async def find(redis: redis.asyncio.Redis, partitions: int, wanted: Wanted, limi
     found: list[str] = []
     looked_at = 0
     for source in sources:
-        while len(found) < limit and looked_at < most and (page := await source.take(min(_PAGE, most - looked_at))):
+        while len(found) <= limit and looked_at < most and (page := await source.take(min(_PAGE, most - looked_at))):
             looked_at += len(page)
             found += await _matching(redis, page, wanted)
-    more = [source for source in sources if await source.take(1)] if looked_at >= most and len(found) < limit else []
-    return Found(await _whole(redis, found[:limit]), looked_at, stopped=bool(more))
+    left = [source for source in sources if await source.take(1)] if looked_at >= most and len(found) <= limit else []
+    return Found(await read_heads(redis, found[:limit]), looked_at, stopped=bool(left), more=len(found) > limit)
 
 
 class _Merged:
@@ -138,7 +144,7 @@ async def _matching(redis: redis.asyncio.Redis, turns: Sequence[str], wanted: Wa
 
 
 def _matches(values: Sequence[bytes | None], wanted: Wanted) -> bool:
-    state, outcome, agent, labels, created_ms, sealed_ms = values
+    state, outcome, agent, session, labels, created_ms, sealed_ms = values
     told = (outcome or b"").decode() if state == b"sealed" else (state or b"").decode()
     if told not in (wanted.outcomes if state == b"sealed" else wanted.states):
         return False
@@ -146,13 +152,7 @@ def _matches(values: Sequence[bytes | None], wanted: Wanted) -> bool:
         return False
     if wanted.agent is not None and (agent or b"").decode() != wanted.agent:
         return False
+    if not (session or b"").decode().startswith(wanted.sessions):
+        return False
     has: dict[str, str] = json.loads(labels or b"{}") if wanted.labels else {}
     return all(has.get(name) == value for name, value in wanted.labels.items())
-
-
-async def _whole(redis: redis.asyncio.Redis, turns: Sequence[str]) -> list[TurnRecord]:
-    pipeline = redis.pipeline(transaction=False)
-    for turn in turns:
-        pipeline.hgetall(keys.turn_record(turn))
-    found = zip(turns, await pipeline.execute(), strict=True)
-    return [record_of(turn, stored) for turn, stored in found if stored]

@@ -143,14 +143,27 @@ async def read_entries(
     return [(entry, decode(json.dumps(output)) if isinstance(output, dict) else output) for entry, output in stored]
 
 
+def count_unknown(turn: str, read: Sequence[tuple[Any, Output | None]]) -> int:
+    """How many of these outputs this version does not know; told in a log line, if there are any."""
+    count = sum(output is None for _, output in read)
+    if count:
+        warn("outputs_unknown", turn=turn, count=count)
+    return count
+
+
 def _known(turn: str, read: Sequence[tuple[str, Output | None]]) -> list[tuple[str, Output]]:
-    known = [(entry, output) for entry, output in read if output is not None]
-    if len(known) < len(read):
-        warn("outputs_unknown", turn=turn, count=len(read) - len(known))
-    return known
+    count_unknown(turn, read)
+    return [(entry, output) for entry, output in read if output is not None]
 
 
-def _parse(turn: str, entry: bytes, fields: dict[bytes, bytes]) -> Output | dict[str, Any]:
+def _parse(turn: str, entry: bytes, fields: dict[bytes, bytes]) -> Output | dict[str, Any] | None:
+    try:
+        return _parsed(turn, entry, fields)
+    except (ValueError, KeyError, TypeError, StopIteration):  # a kind, or a form, of another version
+        return None
+
+
+def _parsed(turn: str, entry: bytes, fields: dict[bytes, bytes]) -> Output | dict[str, Any]:
     at_ms, _, seq = entry.decode().partition("-")
     name, value = next(iter(fields.items()))
     where: dict[str, Any] = {"turn": turn, "seq": int(seq), "at_ms": int(at_ms)}

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis.asyncio
+from redis import exceptions as redis_errors
 from redis.exceptions import NoScriptError
 
+from worker.observability import fault
 from worker.output.events import ErrorOutput, Output, TurnCompletedOutput
 from worker.output.snapshot import NOWHERE, Place, parse_place, shown_place
 from worker.store import keys
@@ -34,12 +36,23 @@ class Watched:
 async def read_on(redis: redis.asyncio.Redis, after: Mapping[str, Place], block_ms: int) -> dict[str, list[Entry]]:
     """What has come in each of these turns after a place; waits up to `block_ms` for the first of it.
 
-    At most 200 outputs of each turn; ask again for the rest. Turns in which nothing came are left out.
+    At most 200 outputs of each turn; ask again for the rest. Turns in which nothing came are left out. What one turn
+    holds is never at the cost of another: outputs that cannot be read are None.
     """
     names = {keys.out(turn): turn for turn in after}
     places: dict[Any, Any] = {name: shown_place(after[turn]) for name, turn in names.items()}
     streams: Any = await redis.xread(places, count=_PAGE, block=block_ms or None)
-    return {(turn := names[name.decode()]): await _entries(redis, turn, entries) for name, entries in streams or ()}
+    found = {}
+    for name, stored in streams or ():
+        turn = names[name.decode()]
+        try:
+            found[turn] = await _entries(redis, turn, stored)
+        except (redis_errors.RedisError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever is stored there, the readers of other turns wait
+            fault("outputs_unreadable", error, turn=turn)
+            found[turn] = [(parse_place(entry.decode()) or NOWHERE, None) for entry, _ in stored]
+    return found
 
 
 async def read_page(redis: redis.asyncio.Redis, turn: str, after: Place) -> list[Entry]:
@@ -52,6 +65,12 @@ async def is_known(redis: redis.asyncio.Redis, turn: str, place: Place) -> bool:
     """Whether the turn has an output at exactly that place, which nobody has trimmed and no rewind has taken back."""
     at = shown_place(place)
     return bool(await redis.xrange(keys.out(turn), at, at))
+
+
+async def ended_at(redis: redis.asyncio.Redis, turn: str) -> Place | None:
+    """The place of the last output of a sealed turn; None: it goes on, or is no more."""
+    state, at_ms, seq = await redis.hmget(keys.turn_record(turn), "state", "at", "seq")
+    return (int(at_ms or 0), int(seq or 0)) if state == b"sealed" else None
 
 
 async def read_ending(redis: redis.asyncio.Redis, turn: str) -> list[Entry]:

@@ -4,6 +4,7 @@ What belongs here: reading what is stored of a turn. What must not be known here
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +27,13 @@ RETENTION_S = 7 * 24 * 3600
 """How long the keys of a sealed turn are kept, unless the setting says otherwise."""
 
 State = Literal["queued", "running", "parked", "sealed"]
+
+_HEAD = (
+    *("session", "state", "outcome", "reason", "failure", "correlation_id", "agent", "source", "labels"),
+    *("destinations", "created_ms", "sealed_ms", "totals", "marker", "discards", "calls", "crashes", "requester"),
+    *("cancelled_by", "merged_into", "suspect", "suspect_crashes", "replay_of"),
+)
+"""The fields of a record without its message, which may be a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +82,22 @@ async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
     return record_of(turn, stored) if stored else None
 
 
+async def read_heads(redis: redis.asyncio.Redis, turns: Sequence[str]) -> list[TurnRecord]:
+    """The records of these turns with an empty `message`, which is not read. Those that are no more are left out."""
+    pipeline = redis.pipeline(transaction=False)
+    for turn in turns:
+        pipeline.hmget(keys.turn_record(turn), _HEAD)
+    heads = []
+    for turn, values in zip(turns, await pipeline.execute(), strict=True):
+        told = zip(_HEAD, values, strict=True)
+        stored = {name.encode(): value for name, value in told if value is not None}
+        if stored:
+            heads.append(record_of(turn, stored))
+    return heads
+
+
 def record_of(turn: str, stored: dict[bytes, bytes]) -> TurnRecord:
-    """The record of a turn, as its hash holds it."""
+    """The record of a turn, as its hash holds it, or the part of it that was read."""
 
     def told(name: str) -> Any:
         return stored.get(name.encode(), b"").decode() or None
@@ -93,7 +115,7 @@ def record_of(turn: str, stored: dict[bytes, bytes]) -> TurnRecord:
         source=stored[b"source"].decode(),
         labels=json.loads(stored[b"labels"]),
         destinations=tuple(json.loads(stored[b"destinations"])),
-        message=stored[b"message"].decode(),
+        message=stored.get(b"message", b"").decode(),
         created_ms=int(stored[b"created_ms"]),
         sealed_ms=None if sealed_ms is None else int(sealed_ms),
         totals=decode_totals(stored[b"totals"]),
