@@ -15,6 +15,7 @@ from celery import signals
 from channels.settings import load_settings
 from channels.wiring import DeliveryProcess
 from worker.app import DELIVER, make_app, wake_delivery
+from worker.consumer import on_signals_taken
 from worker.engine.loop import LoopThread
 from worker.engine.presence import Doing, Presence
 from worker.engine.shutdown import Shutdown
@@ -27,6 +28,7 @@ app = make_app(settings, concurrency=settings.delivery.concurrency + 1)
 _loop = LoopThread()
 _process = DeliveryProcess(settings, lambda: wake_delivery(app))
 _shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain))
+on_signals_taken(app, _shutdown.listen)
 _presence = Presence(
     connect.open_redis_sync(settings.redis()),
     "delivery",
@@ -63,7 +65,6 @@ def _prepare(**_: Any) -> None:
 
 @signals.worker_ready.connect
 def _tell(**_: Any) -> None:
-    _shutdown.listen()
     info("delivery_process_started", concurrency=settings.delivery.concurrency)
 
 

@@ -4,10 +4,12 @@ What belongs here: the steps with which a worker process begins to listen. What 
 Celery loads this module by its name, from `worker_consumer`.
 """
 
+from collections.abc import Callable
 from functools import partial
 from time import sleep
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from celery import Celery, bootsteps
 from celery.worker import consumer
 from kombu.connection import Connection
 
@@ -35,3 +37,13 @@ class Consumer(consumer.Consumer):
         """Wait also where it takes the connection, and refuses what is asked through it."""
         super().on_connection_error_before_connected(exc)
         sleep(_RETRY_S)
+
+
+def on_signals_taken(app: Celery, then: Callable[[], object]) -> None:
+    """Call `then` once Celery has taken the signals of the process, before it waits for its broker."""
+
+    class Taken(bootsteps.StartStopStep):
+        def start(self, _: Any) -> None:
+            then()
+
+    app.steps["worker"].add(Taken)

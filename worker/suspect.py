@@ -43,7 +43,7 @@ async def _run(settings: WorkerSettings, session: str) -> None:
     loop = asyncio.get_running_loop()
     process = TurnProcess(settings)
     shutdown = Shutdown(process.drain, settings.processes.drain_s)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, shutdown.told, number.name)
     watching = loop.create_task(_end_when_alone(process, os.getppid()))
     try:

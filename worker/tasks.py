@@ -14,6 +14,7 @@ from typing import Any
 from celery import signals
 
 from worker.app import RUN_TURN, make_app, wake_session
+from worker.consumer import on_signals_taken
 from worker.engine.loop import LoopThread
 from worker.engine.presence import Doing, Presence
 from worker.engine.seats import Seats
@@ -30,6 +31,7 @@ _seats = Seats(_loop, settings.processes.turns_concurrency)
 app = make_app(settings, concurrency=HANDOVER_THREADS, pool=pool_with_room(lambda: _seats.free))
 _process = TurnProcess(settings, lambda session: wake_session(app, session))
 _shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain), settings.processes.drain_s)
+on_signals_taken(app, _shutdown.listen)
 _presence = Presence(
     connect.open_redis_sync(settings.redis()),
     "turns",
@@ -63,11 +65,6 @@ def _start(**_: Any) -> None:
     except Exception as error:  # Celery passes over whatever a signal's receiver raises, but not over an exit
         raise SystemExit(f"the turns process cannot start: {error}") from error
     info("turns_process_started", concurrency=settings.processes.turns_concurrency)
-
-
-@signals.worker_ready.connect
-def _listen(**_: Any) -> None:
-    _shutdown.listen()
 
 
 @signals.worker_shutting_down.connect

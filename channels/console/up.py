@@ -1,10 +1,13 @@
 """`lastword up`: everything on one machine. Starts the lines of the Procfile, and the embedded server under them.
 
-What belongs here: starting, prefixing, draining and stopping processes, and starting one again that has crashed. What
-must not be known here: what they do.
+What belongs here: starting, prefixing, draining and stopping processes, and starting one again that has died. What must
+not be known here: what they do.
 
 The processes are in sessions of their own, so Ctrl-C reaches this process alone. It tells the workers first; they
-drain, and the server stops after them.
+drain, and the server stops after them. A signal that comes two seconds after the first one or later kills them.
+
+A process that dies is started again, after ever longer waits: a few turns that take their process down must not end
+everything. Only one that has never yet said that it has started is given up, for it would end in the same way again.
 """
 
 import asyncio
@@ -22,8 +25,10 @@ from channels.console import exits
 from channels.console.joined import Client, Joined, ask, leave
 from channels.console.lines import Lines
 from channels.console.terminal import open_console
+from channels.deliverer import lease_for
 from channels.embedded import EmbeddedServer, die_with_parent
 from channels.settings import Settings
+from worker.engine.shutdown import Words
 from worker.errors import ConfigurationError
 
 PROCESSES = {
@@ -38,18 +43,28 @@ PROCESSES = {
 _MODULES = {"lastword": "channels"}
 """Modules of programs whose name is another."""
 
-_DRAIN_LIMIT_S = 120.0
 _WATCH_EVERY_S = 0.5
 _LOOK_EVERY_S = 0.05
 _END_LIMIT_S = 5.0
 _PATIENCE_S = 10.0
 _SETTLED_S = 5.0
-"""Who ends by itself sooner than this after its start would do so again."""
+"""Who ends by itself sooner than this after its first start would do so again."""
+_MOST_TRIES = 5
+"""So often is started again who has never said that it has started."""
 _AGAIN_AFTER_S = 1.0
-_MOST_RESTARTS = 5
-_WITHIN_S = 60.0
-"""Who crashes more often than that within this time is not started again."""
+_LONGEST_WAIT_S = 30.0
+_STEADY_S = 60.0
+"""Who has run so long is started again after the shortest wait."""
+_STARTED = '_process_started"'
+"""What is in the line by which a process says that it has started."""
+_CLOSING_S = 5.0
 _STYLES = ("cyan", "magenta", "green", "yellow")
+
+
+def drain_limit_s(settings: Settings) -> float:
+    """The seconds after which every process has ended by itself, and a little more."""
+    delivery, web = lease_for(settings.delivery.timeout_s), settings.web.drain_s + settings.web.stop_s
+    return max(settings.processes.drain_s, delivery, web) + _CLOSING_S
 
 
 def run_up(settings: Settings, processes: Mapping[str, str] = PROCESSES) -> int:
@@ -64,7 +79,8 @@ def run_up(settings: Settings, processes: Mapping[str, str] = PROCESSES) -> int:
 def _run_up(settings: Settings, processes: Mapping[str, str], lines: Lines) -> int:
     if settings.redis_url is not None:
         ask(settings, _answers)
-        return asyncio.run(_Foreman(processes, settings.redis_url, lambda: False, lines).run())
+        foreman = _Foreman(processes, settings.redis_url, lambda: False, lines, drain_limit_s(settings))
+        return asyncio.run(foreman.run())
     server = EmbeddedServer(settings.data_dir)
     url = server.start()
     try:
@@ -73,7 +89,7 @@ def _run_up(settings: Settings, processes: Mapping[str, str], lines: Lines) -> i
                 f"data_dir {settings.data_dir}: another Lastword command runs its server (process {server.owner}); "
                 "stop that command first, or give this one a folder of its own with LASTWORD_DATA_DIR"
             )
-        return asyncio.run(_Foreman(processes, url, lambda: server.died, lines).run())
+        return asyncio.run(_Foreman(processes, url, lambda: server.died, lines, drain_limit_s(settings)).run())
     finally:
         leave(server, _PATIENCE_S)
 
@@ -86,17 +102,27 @@ async def _answers(_: Joined, client: Client) -> int:
 class _Foreman:
     """Runs the processes side by side until a signal comes, or until one ends that a new start would not mend.
 
-    `server_died` is asked now and then.
+    `server_died` is asked now and then. `drain_limit_s`: who has not ended so long after the signal is killed.
     """
 
     def __init__(
-        self, processes: Mapping[str, str], redis_url: str, server_died: Callable[[], bool], printed: Lines
+        self,
+        processes: Mapping[str, str],
+        redis_url: str,
+        server_died: Callable[[], bool],
+        printed: Lines,
+        drain_limit_s: float,
     ) -> None:
         self._lines = processes
+        self._drain_limit_s = drain_limit_s
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", "LASTWORD_REDIS_URL": redis_url}
         self._server_died = server_died
         self._running: dict[str, asyncio.subprocess.Process] = {}
-        self._starts: dict[str, list[float]] = {name: [] for name in processes}
+        self._started_at: dict[str, float] = {}
+        self._have_started: set[str] = set()
+        self._failures = dict.fromkeys(processes, 0)
+        self._due: dict[str, float] = {}
+        self._words = Words()
         self._styles = dict(zip(processes, cycle(_STYLES), strict=False))
         self._echoes: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
@@ -105,7 +131,7 @@ class _Foreman:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, *_hang_up()):
             loop.add_signal_handler(number, self._signalled)
         try:
             for name in self._lines:
@@ -135,44 +161,53 @@ class _Foreman:
             preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
         loop = asyncio.get_running_loop()
-        self._starts[name].append(loop.time())
+        self._started_at[name] = loop.time()
         self._echoes.append(loop.create_task(self._echo(name, self._styles[name], process)))
 
     async def _watch(self) -> int:
         """Wait until a signal asks for the end, or something ends by itself for good: a fault."""
         while not self._stopping.is_set():
-            ended = {name: one for name, one in self._running.items() if one.returncode is not None}
-            crashed = [name for name in ended if self._may_start_again(name)]
-            dead = [f"{name} ({_manner(one)})" for name, one in ended.items() if name not in crashed]
+            dead = [f"{name} ({_manner(self._running[name])})" for name in self._ended() if not self._comes_again(name)]
             if self._server_died():
                 dead.append("the embedded server (its log is server.log in data_dir)")
             if dead:
                 self._stopping.set()
                 self._say(f"died: {', '.join(dead)}; stopping everything")
                 return exits.FAILED
-            for name in crashed:
-                self._say(f"{name} died ({_manner(ended[name])}); starting it again")
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), _AGAIN_AFTER_S)
-                if not self._stopping.is_set():
-                    await self._start(name)
+            now = asyncio.get_running_loop().time()
+            for name in [name for name, due in self._due.items() if due <= now]:
+                del self._due[name]
+                await self._start(name)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), _WATCH_EVERY_S)
         self._say("stopping: the workers end or hand over what they do; once more kills them")
         return exits.OK
 
-    def _may_start_again(self, name: str) -> bool:
-        now = asyncio.get_running_loop().time()
-        starts = self._starts[name]
-        was_killed = (self._running[name].returncode or 0) < 0
-        lately = [start for start in starts if now - start < _WITHIN_S]
-        return (was_killed or now - starts[-1] >= _SETTLED_S) and len(lately) <= _MOST_RESTARTS
+    def _ended(self) -> list[str]:
+        """Those of which it is not yet decided whether they are started again."""
+        return [name for name, one in self._running.items() if one.returncode is not None and name not in self._due]
+
+    def _comes_again(self, name: str) -> bool:
+        """Whether a new start may mend it; then it has a time for that."""
+        now, ended = asyncio.get_running_loop().time(), self._running[name]
+        ran_s = now - self._started_at[name]
+        if ran_s >= _STEADY_S:
+            self._failures[name] = 0
+        elif name not in self._have_started:
+            was_killed = (ended.returncode or 0) < 0
+            if self._failures[name] == _MOST_TRIES or not (was_killed or ran_s >= _SETTLED_S):
+                return False
+        wait_s = min(_AGAIN_AFTER_S * 2 ** min(self._failures[name], 10), _LONGEST_WAIT_S)
+        self._failures[name] += 1
+        self._due[name] = now + wait_s
+        self._say(f"{name} died ({_manner(ended)}); starting it again in {wait_s:g} s")
+        return True
 
     async def _drain(self) -> None:
         for process in self._alive().values():
             with suppress(ProcessLookupError):
                 process.terminate()
-        await self._all_ended(_DRAIN_LIMIT_S, unless=self._killing)
+        await self._all_ended(self._drain_limit_s, unless=self._killing)
         for name in self._alive():
             self._say(f"killing {name}, which has not ended")
 
@@ -196,13 +231,23 @@ class _Foreman:
         assert process.stdout is not None
         width = max(len(each) for each in self._lines)
         while (line := await _line(process.stdout)) is not None:
+            if _STARTED in line:
+                self._have_started.add(name)
             self._printed.say(Text.assemble((f"{name:<{width}} | ", style), line))
 
     def _signalled(self) -> None:
-        (self._killing if self._stopping.is_set() else self._stopping).set()
+        word = self._words.hear()
+        if word == "again" or (word == "first" and self._stopping.is_set()):
+            self._killing.set()
+        self._stopping.set()
 
     def _say(self, words: str) -> None:
         self._printed.say(Text.assemble(("lastword | ", "bold"), words))
+
+
+def _hang_up() -> list[signal.Signals]:
+    """SIGHUP, by which a terminal takes leave, unless this process is to outlive it."""
+    return [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
 
 
 def _manner(process: asyncio.subprocess.Process) -> str:

@@ -3,7 +3,7 @@
 What belongs here: listening, signals, the order in which it ends. What must not be known here: routes.
 
 SIGTERM: not ready, and live readers are sent away at once; after web.drain_s nobody new is taken; requests under way
-may end within web.stop_s. A second signal ends it at once.
+may end within web.stop_s. A second signal two seconds later or more ends it at once. SIGHUP is a SIGTERM.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from channels.settings import Settings, WebSettings
 from channels.web.process import WebProcess
 from worker.engine.loop import new_event_loop
+from worker.engine.shutdown import Words
 from worker.errors import ConfigurationError
 from worker.observability import configure_logging, configure_sentry, info
 
@@ -47,7 +48,10 @@ async def _serve(settings: Settings) -> None:
         app = await process.start()
         host, port = listening.getsockname()[:2]
         info("web_process_started", host=host, port=port)
-        await _Server(config_of(app, settings.web), process, settings.web.drain_s).serve([listening])
+        server = _Server(config_of(app, settings.web), process, settings.web.drain_s)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(signal.SIGHUP, server.handle_exit)
+        await server.serve([listening])
     finally:
         listening.close()
         with contextlib.suppress(AttributeError):  # it had not come so far
@@ -102,17 +106,17 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._process = process
         self._drain_s = drain_s
-        self._is_draining = False
+        self._words = Words()
         self._loop = asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what a signal handler is given
         """A signal has come."""
-        if self._is_draining:
+        word = self._words.hear()
+        if word == "again":
             self.should_exit = True
             self.force_exit = True
-            return
-        self._is_draining = True
-        self._loop.call_soon_threadsafe(self._drain, signal.Signals(sig).name)
+        elif word == "first":
+            self._loop.call_soon_threadsafe(self._drain, signal.Signals(sig).name)
 
     def _drain(self, name: str) -> None:
         info("web_process_draining", signal=name)

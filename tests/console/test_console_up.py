@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from channels.console.up import PROCESSES
+from channels.console.up import PROCESSES, drain_limit_s
+from channels.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 20.0
@@ -32,6 +33,8 @@ def stop(*_):
     if manner == "stubborn":
         print("ignores", name, flush=True)
         return
+    if manner == "slow":
+        client.blpop(f"go:{name}")
     client.set(f"drained:{name}", 1)  # the server must still be there
     print("drained", name, flush=True)
     sys.exit(0)
@@ -40,8 +43,12 @@ signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGINT, lambda *_: print("interrupted", name, flush=True))
 if manner == "dies":
     sys.exit(7)
-if manner == "crashes" or (manner == "crashes-once" and runs == 1):
+if manner.startswith("poisoned"):
+    print('{"event": "two_process_started"}', flush=True)
+if manner == "crashes" or (manner == "crashes-once" and runs == 1) or (manner == "poisoned" and runs <= 2):
     os.kill(os.getpid(), signal.SIGKILL)
+if manner == "poisoned-at-once" and runs == 1:
+    sys.exit(1)
 if manner == "chatty":
     print()
     for number in range(1024):
@@ -103,6 +110,16 @@ class Up:
 
     def wait_until(self, fits: Callable[[], bool], awaited: str) -> None:
         self._wait(fits, awaited)
+
+    def insist(self, number: signal.Signals) -> int:
+        """Send it until `up` has ended, which takes only what comes late enough for a second one."""
+
+        def is_killing() -> bool:
+            self.process.send_signal(number)
+            return "lastword | killing" in self.printed
+
+        self._wait(is_killing, "an `up` that was told twice to kill what has not ended")
+        return self.wait_for_end()
 
     def url(self) -> str:
         return next(word for word in self.printed.split() if word.startswith("redis://"))
@@ -186,7 +203,7 @@ def test_one_that_dies_is_named_and_all_are_stopped(start: Start) -> None:
 @pytest.mark.requirement("console:up:starts-again")
 def test_one_that_was_killed_is_started_again_and_the_others_go_on(start: Start) -> None:
     up = start(one="drains", two="crashes-once")
-    up.wait_for("two died (killed by SIGKILL); starting it again")
+    up.wait_for("two died (killed by SIGKILL); starting it again in 1 s")
     up.wait_until(lambda: up.printed.count("ready two") == 2, "two to be started again")
     assert up.printed.count("ready one") == 1
     up.process.terminate()
@@ -196,7 +213,22 @@ def test_one_that_was_killed_is_started_again_and_the_others_go_on(start: Start)
 
 
 @pytest.mark.requirement("console:up:starts-again")
-def test_one_that_dies_again_and_again_stops_all(start: Start) -> None:
+@pytest.mark.parametrize(("manner", "waits"), [("poisoned", ["1 s", "2 s"]), ("poisoned-at-once", ["1 s"])])
+def test_one_that_had_started_is_never_given_up_and_waits_longer_each_time(
+    manner: str, waits: list[str], start: Start
+) -> None:
+    """As turns do that take down one process after the other, each a moment after it has started."""
+    up = start(one="drains", two=manner)
+    up.wait_until(lambda: up.printed.count("ready two") == len(waits) + 1, "two to be started again")
+    told = [line.rsplit(" in ", 1)[1] for line in up.printed.splitlines() if "starting it again" in line]
+    assert told == waits
+    up.process.terminate()
+    assert up.wait_for_end() == 0
+
+
+@pytest.mark.requirement("console:up:starts-again")
+def test_one_that_never_starts_stops_all(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.LIMIT_S", 90.0)
     up = start(one="drains", two="crashes")
     assert up.wait_for_end() == 1
     assert up.printed.count("starting it again") == 5
@@ -212,8 +244,7 @@ def test_a_server_that_dies_is_named_and_all_are_stopped(start: Start) -> None:
         os.kill(client.info("server")["process_id"], signal.SIGKILL)
     up.wait_for("died: the embedded server")
     up.wait_for("ignores one")
-    up.process.send_signal(signal.SIGTERM)
-    assert up.wait_for_end() == 1
+    assert up.insist(signal.SIGTERM) == 1
     assert "killing one" in up.printed
 
 
@@ -223,9 +254,38 @@ def test_a_second_signal_kills_what_does_not_end(start: Start) -> None:
     up.wait_for("ready one", "ready two")
     up.process.send_signal(signal.SIGINT)
     up.wait_for("drained one", "ignores two")
-    up.process.send_signal(signal.SIGINT)
-    assert up.wait_for_end() == 0
+    assert up.insist(signal.SIGINT) == 0
     assert "killing two, which has not ended" in up.printed
+
+
+@pytest.mark.requirement("console:up:second-signal-kills")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_comes_twice_at_once_kills_nobody(number: signal.Signals, start: Start) -> None:
+    """As from a supervisor that signals every process of a unit, where another of them passes it on."""
+    up = start(one="slow")
+    up.wait_for("ready one")
+    with redis.Redis.from_url(up.url()) as client:
+        up.process.send_signal(number)
+        up.wait_for("lastword | stopping")
+        up.process.send_signal(number)
+        client.rpush("go:one", 1)
+        assert up.wait_for_end() == 0
+    assert "drained one" in up.printed
+    assert "killing" not in up.printed
+
+
+@pytest.mark.requirement("console:up:drain-limit")
+@pytest.mark.parametrize(
+    ("more", "limit_s"),
+    [
+        ({"processes": {"drain_s": 300}}, 305),
+        ({"delivery": {"timeout_s": 200}}, 2 * 200 + 10 + 5),
+        ({"web": {"drain_s": 250, "stop_s": 60}}, 315),
+    ],
+)
+def test_up_waits_as_long_as_any_process_may_drain(more: dict[str, object], limit_s: float) -> None:
+    settings = Settings.model_validate({"redis_url": "redis://127.0.0.1:1/0", **more})
+    assert drain_limit_s(settings) == limit_s
 
 
 @pytest.mark.requirement("console:up:ends-in-time")
@@ -264,8 +324,7 @@ def test_up_ends_though_a_grandchild_holds_the_pipe(start: Start) -> None:
     try:
         up.process.terminate()
         up.wait_for("lastword | stopping")
-        up.process.terminate()
-        assert up.wait_for_end() == 0
+        assert up.insist(signal.SIGTERM) == 0
         assert "killing one, which has not ended" in up.printed
     finally:
         os.kill(child, signal.SIGKILL)

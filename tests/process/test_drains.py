@@ -109,6 +109,18 @@ async def ended(process: Process, within_s: float) -> int:
     return code
 
 
+async def insisted(process: Process, number: signal.Signals) -> int:
+    """The exit code of a process that is sent a signal until it ends: what comes too soon is the first one again."""
+
+    async def look() -> int | None:
+        process.send(number)
+        return process.returncode
+
+    code = await eventually(look, lambda seen: seen is not None, f"the end of {process.name}", 10)
+    assert code is not None
+    return code
+
+
 def of_call(number: int) -> Callable[[Output], bool]:
     return lambda output: isinstance(output, TextDeltaOutput) and output.call == number
 
@@ -277,6 +289,29 @@ async def test_a_turn_is_handed_over_once_redis_is_back_within_the_drain(tmp_pat
     assert text_of(outputs) == "An answer that takes its time."
 
 
+@pytest.mark.requirement("drain:signals:echo")
+@pytest.mark.parametrize("numbers", [("SIGTERM", "SIGTERM"), ("SIGHUP",), ("SIGTERM", "SIGHUP")])
+async def test_a_signal_that_comes_twice_at_once_is_a_drain(
+    numbers: tuple[str, ...], tmp_path: Path, real_url: str
+) -> None:
+    """As from a supervisor that signals every process of a unit, where another of them passes it on."""
+    async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
+        stack.configure(settings(provider.base_url))
+        first = stack.start("turns")
+        turn = await stack.submit("<block>", watch_s=120)
+        await stack.until(turn, lambda output: isinstance(output, ToolCallOutput))
+        first.send(signal.Signals[numbers[0]])
+        await stack.logged(first, "shutting_down")
+        for number in numbers[1:]:
+            first.send(signal.Signals[number])
+        assert await ended(first, DRAIN_S + SLACK_S) in {0, OUT_OF_TIME}
+        stack.start("turns")
+        outputs = await stack.ended(turn)
+        record = await record_of(stack, turn)
+    assert text_of(outputs) == "I try. It went wrong."
+    assert (record.outcome, record.crashes) == ("completed", 0)
+
+
 @pytest.mark.requirement("drain:crash:signals")
 @pytest.mark.parametrize("signals", [("SIGTERM", "SIGTERM"), ("SIGQUIT",), ("SIGTERM", "SIGQUIT"), ("SIGKILL",)])
 async def test_what_is_harder_than_sigterm_ends_the_process_at_once_and_loses_nothing(
@@ -293,8 +328,7 @@ async def test_what_is_harder_than_sigterm_ends_the_process_at_once_and_loses_no
         first.send(signal.Signals[signals[0]])
         if len(signals) > 1:
             await stack.logged(first, "shutting_down")
-            first.send(signal.Signals[signals[1]])
-        code = await ended(first, 10)
+        code = await insisted(first, signal.Signals[signals[-1]])
         outputs = await stack.ended(turn)
         record = await record_of(stack, turn)
     number = signal.Signals[signals[-1]].value
@@ -320,10 +354,9 @@ async def test_a_delivery_process_ends_at_once_too_and_its_delivery_is_made_by_a
         await stack.submit("<slow>", destinations=("receiver",))
         sent = await receiver.nth(1, within_s=40)
         first.send(signal.Signals[signals[0]])
-        if len(signals) > 1:  # the same one twice at once would be one
+        if len(signals) > 1:
             await stack.logged(first, "shutting_down")
-            first.send(signal.Signals[signals[1]])
-        assert await ended(first, 10) == 128 + signal.Signals[signals[-1]].value
+        assert await insisted(first, signal.Signals[signals[-1]]) == 128 + signal.Signals[signals[-1]].value
         stack.start("delivery")
         again = await receiver.nth(2, within_s=40)
     assert again.headers["webhook-id"] == sent.headers["webhook-id"]

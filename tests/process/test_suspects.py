@@ -1,6 +1,7 @@
 """A turn that takes down whatever process runs it, amid turns that do no harm, in processes that are restarted."""
 
 import collections
+import os
 import signal
 from pathlib import Path
 
@@ -174,6 +175,25 @@ async def test_a_suspect_is_handed_over_when_its_parent_shuts_down_and_nothing_i
     assert text_of(outputs) == "The answer that stands."
     assert (record.outcome, record.crashes, record.suspect_crashes) == ("completed", 1, 0)
     assert (resumed["turn"], resumed["suspect"], resumed["crashes"]) == (turn, True, 1)
+
+
+@pytest.mark.requirement("drain:signals:echo")
+@pytest.mark.parametrize("child_first", [True, False])
+async def test_a_suspect_that_a_supervisor_signals_with_its_parent_is_not_blamed(
+    child_first: bool, tmp_path: Path, real_url: str
+) -> None:
+    async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
+        stack.configure(settings(provider.base_url, "[turns]\nsuspect_after = 1"))
+        turn, parent, pid = await suspected(stack)
+        for one in (pid, parent.pid) if child_first else (parent.pid, pid):
+            os.kill(one, signal.SIGTERM)
+        assert parent.exit_code() == 0
+        await gone(pid)
+        record = await record_of(stack, turn)
+        assert not lines_of([parent], "process_cut_off")
+        assert (record.state, record.crashes, record.suspect_crashes) == ("queued", 1, 0)
+        stack.start("turns")
+        assert text_of(await stack.ended(turn)) == "The answer that stands."
 
 
 @pytest.mark.requirement("survive:suspect:room")

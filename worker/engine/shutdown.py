@@ -3,8 +3,10 @@
 What belongs here: the first word, the last word, and the time between them. What must not be known here: Celery, what
 the process does meanwhile.
 
-SIGTERM begins a drain. Whoever says more, SIGQUIT or a second SIGTERM, wants the process gone: it ends at once, as if
-it had crashed, and others take over what it held. Celery would wait for its threads then, and they for their turns.
+SIGTERM begins a drain, and so does SIGHUP, with which Celery would restart itself. Whoever says more, SIGQUIT or a
+SIGTERM two seconds later or more, wants the process gone: it ends at once, as if it had crashed, and others take over
+what it held. Celery would wait for its threads then, and they for their turns. A SIGTERM that comes sooner is the first
+one again: many supervisors signal each process of a unit, and a parent passes on to its children what they heard, too.
 """
 
 import os
@@ -12,15 +14,37 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from types import FrameType
+from typing import Literal
 
 from worker.observability import info, warn
 
 OUT_OF_TIME = 75
 """Exit code of a process that had to be cut off in its drain: EX_TEMPFAIL of sysexits.h."""
 
+AGAIN_AFTER_S = 2.0
+"""A signal that comes sooner than this after the first one is that one again."""
+
 _SIGNALLED = 128
 _LINE_LIMIT_S = 0.5
+_PASSED_ON = ("SIGTERM", "SIGHUP")
+"""What supervisors and parents send. SIGINT twice is a person, and Celery would not drain any more."""
+
+
+class Words:
+    """The signals by which one process is told to end. May be used from a signal handler."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    def hear(self) -> Literal["first", "echo", "again"]:
+        """One has come: the first, the same once more, or one of somebody who insists."""
+        now = monotonic()
+        if self._first is None:
+            self._first = now
+            return "first"
+        return "echo" if now - self._first < AGAIN_AFTER_S else "again"
 
 
 class Shutdown:
@@ -32,23 +56,31 @@ class Shutdown:
     def __init__(self, drain: Callable[[], object], limit_s: float | None = None) -> None:
         self._drain = drain
         self._limit_s = limit_s
-        self._is_told = False
+        self._words = Words()
+        self._hears_hangups = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN  # as under nohup
 
     def listen(self) -> None:
-        """Let SIGQUIT end this process at once. To be called on the main thread."""
+        """Let SIGQUIT end this process at once, and SIGHUP be a SIGTERM. To be called on the main thread."""
         signal.signal(signal.SIGQUIT, self._quit)
+        signal.signal(signal.SIGHUP, self._hang_up if self._hears_hangups else signal.SIG_IGN)
 
     def told(self, name: str) -> None:
         """The process was told to end by the signal `name`."""
-        if self._is_told:
+        word = self._words.hear()
+        if name == "SIGQUIT" or word == "again" or (word == "echo" and name not in _PASSED_ON):
             self._end(name, _SIGNALLED + getattr(signal, name, signal.SIGTERM))
-        self._is_told = True
+        if word == "echo":
+            return
         info("shutting_down", signal=name, limit_s=self._limit_s)
         if self._limit_s is not None:
             timer = threading.Timer(self._limit_s, self._end, ("no_time_left", OUT_OF_TIME))
             timer.daemon = True
             timer.start()
         self._drain()
+
+    @staticmethod
+    def _hang_up(_number: int, _frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGTERM)
 
     def _quit(self, number: int, _frame: FrameType | None) -> None:
         self._end(signal.Signals(number).name, _SIGNALLED + number)

@@ -94,7 +94,8 @@ class Suspects:
             self._running[session] = process
             info("suspect_process_started", session=session, pid=process.pid)
             if self._draining:
-                self._signal(signal.SIGTERM)
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
             code = await process.wait()
             info("suspect_process_ended", session=session, code=code, took_s=round(monotonic() - began, 3))
         except OSError as error:  # no memory, no more processes: its reservation ends, and it is due again
