@@ -135,7 +135,7 @@ async def test_the_turns_that_go_on_are_listed_by_state_label_and_age(web: Serve
         assert ([turn["turn"] for turn in first["turns"]], first["truncated"]) == ([old["turn"]], True)
         assert "text" not in first["turns"][0]
         for query, field in (
-            ({"state": "sealed"}, "state"),
+            ({"state": "asleep"}, "state"),
             ({"limit": "0"}, "limit"),
             ({"limit": "x"}, "limit"),
             ({"since_ms": "-1"}, "since_ms"),
