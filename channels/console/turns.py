@@ -83,7 +83,9 @@ def run_replay(settings: Settings, turn: str, *, force: bool, as_json: bool) -> 
         wake = partial(wake_session, make_app(there.settings, concurrency=1))
         submitted = await api.replay_turn(there.settings, client, turn=turn, wake=wake, force=force)
         if as_json:
-            sys.stdout.write(json.dumps({"replay_of": turn, **asdict(submitted)}) + "\n")
+            told = asdict(submitted)
+            del told["interrupted"]  # a replay waits for its place, whatever the setting of new messages says
+            sys.stdout.write(json.dumps({"replay_of": turn, **told}) + "\n")
             return exits.OK
         if submitted.duplicate:
             note = f"{turn} was replayed before; to try once more, replay the turn that this gave"

@@ -119,15 +119,17 @@ async def test_a_terminal_shows_the_half_sentence_and_says_that_it_is_void(tmp_p
 
 
 SLOW = '[[calls]]\nsteps = [ { text = "Slowly", pieces = 6, every_s = 0.1 }, { stall = true } ]\n'
-WAITING = """
+WAITING = '[[calls]]\nsteps = [ { text = "First" }, { pause_s = 3 }, { text = " answer." } ]\n'
+GATED = """
 [[conversations]]
 match = "first"
-calls = [ { steps = [ { text = "First" }, { pause_s = 3 }, { text = " answer." } ] } ]
+calls = [ { steps = [ { tool = "gate" } ] }, { steps = [ { text = "First answer." } ] } ]
 
 [[conversations]]
 match = "second"
-calls = [ { steps = [ { text = "Second" }, { pause_s = 4 }, { text = " answer." } ] } ]
+calls = [ { steps = [ { tool = "gate" } ] }, { steps = [ { text = "Second answer." } ] } ]
 """
+INSTALLED = Path(__file__).parents[1] / "process" / "installed"
 
 
 @contextlib.asynccontextmanager
@@ -169,14 +171,28 @@ def address(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.requirement("console:run:side-by-side")
 async def test_a_run_that_joined_another_ones_server_completes_after_it(tmp_path: Path) -> None:
-    async with stand_in(WAITING, tmp_path) as provider, running(provider.base_url, tmp_path, "first") as first:
+    """Each waits in a tool, until it is let through: the first one ends while the second uses its server."""
+    gates = {name: tmp_path / f"{name} may go on" for name in ("first", "second")}
+
+    def gated(base_url: str, name: str) -> contextlib.AbstractAsyncContextManager[asyncio.subprocess.Process]:
+        more = {
+            "GATE": str(gates[name]),
+            "LASTWORD_AGENTS__DEFAULT__TOOLS": '["gate"]',
+            "PYTHONPATH": os.pathsep.join((str(INSTALLED.parents[2]), str(INSTALLED))),
+        }
+        return running(base_url, tmp_path, name, **more)
+
+    async with stand_in(GATED, tmp_path) as provider, gated(provider.base_url, "first") as first:
         await asked(tmp_path, "first")
-        async with running(provider.base_url, tmp_path, "second") as second:
+        async with gated(provider.base_url, "second") as second:
             await asked(tmp_path, "second")
-            assert first.returncode is None
+            gates["first"].touch()
+            assert first.stderr is not None
+            note = await asyncio.wait_for(first.stderr.readline(), WITHIN_S)
+            gates["second"].touch()
             ends = await asyncio.gather(said(first), said(second))
     assert [(code, out) for code, out, _ in ends] == [(0, "First answer.\n"), (0, "Second answer.\n")]
-    assert "another Lastword command uses the server" in ends[0][2]
+    assert "another Lastword command uses the server" in note.decode()
     assert ends[1][2] == ""
 
 

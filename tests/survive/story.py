@@ -85,6 +85,8 @@ class Story:
     crashes: Counter[str] = field(default_factory=Counter)
     spent: Counter[str] = field(default_factory=Counter)
     entries: dict[str, LogEntry] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    """Entries of the log that no release before theirs can read."""
 
     def __post_init__(self) -> None:
         self.deaths = list(self.deaths)
@@ -96,7 +98,9 @@ class Story:
         """The session from its first submit to the delivery of its last turn."""
         turns = await self.begun()
         await self.driven(turns)
-        return await self.ended(turns)
+        ending = await self.ended(turns)
+        assert not self.unreadable
+        return ending
 
     async def begun(self) -> list[str]:
         """Turns that were submitted to a session with a past."""
@@ -210,8 +214,10 @@ class Story:
     async def _read_log(self) -> None:
         """Before a relay drops what it has dealt with."""
         for entry in await read_log(self.client, 0, "0-0", 10_000, 0):
-            if isinstance(entry, LogEntry):  # else it is for another release, or for nobody
+            if isinstance(entry, LogEntry):
                 self.entries[entry.id] = entry
+            else:
+                self.unreadable.add(entry.id)
 
     async def _facts(self, turn: str) -> tuple[Fact, ...]:
         text = await self.client.get(keys.text(turn))

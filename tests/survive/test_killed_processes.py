@@ -54,7 +54,7 @@ async def died(process: Process) -> None:
 async def test_a_turn_outlives_a_kill_at_one_verb_after_the_other(tmp_path: Path, real_url: str) -> None:
     runs = tmp_path / "runs"
     async with stand_in(SCRIPT, tmp_path) as provider, Receiver() as receiver, Stack(tmp_path, real_url) as stack:
-        stack.configure(settings(provider.base_url, receiver.url) + "\n[turns]\ncrash_cap = 20\n")
+        stack.configure(settings(provider.base_url, receiver.url) + "\n[turns]\nsuspect_after = 20\n")
         stack.start("delivery")
         turn = await stack.submit("Take a note.", destinations=("receiver",))
         for death in DEATHS:

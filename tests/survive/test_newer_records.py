@@ -83,8 +83,9 @@ async def test_a_log_entry_of_a_newer_release_is_kept_for_it_and_those_behind_it
 ) -> None:
     story, turn = await begun(new_store(), "chat/1")
     entry = {"v": str(LOG_VERSION + 1), "kind": "seal", "event": "evt_1", "turn": turn, "call": "1", "new": "word"}
-    await story.client.xadd(keys.log(0), entry)
+    theirs = await story.client.xadd(keys.log(0), entry)
     await story.driven([turn])
+    assert story.unreadable == {theirs.decode()}
     outside = Outside(story.client)
     await outside.relayed()
     assert [each[0] for each in await outside.delivered()] == [turn]

@@ -178,7 +178,8 @@ async def test_a_turn_that_takes_every_owner_down_is_given_up_whoever_wakes_it(n
     cap = story.settings.turns.crash_cap
     record = ending.turns[0].record
     assert (record.outcome, record.failure and record.failure.code) == ("dead", "crash_cap")
-    assert record.crashes == cap + 1
+    assert record.suspect_crashes == cap + 1
+    assert record.crashes == story.settings.turns.suspect_after + cap + 1
     assert ending.sent == ((turn, "turn.dead", ""),)
 
 
