@@ -13,14 +13,28 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import NoReturn
 
-from worker.observability import info, warn
+from worker.observability import Field, info, warn
 
 OUT_OF_TIME = 75
 """Exit code of a process that had to be cut off in its drain: EX_TEMPFAIL of sysexits.h."""
 
 _SIGNALLED = 128
 _LINE_LIMIT_S = 0.5
+
+
+def end_at_once(why: str, code: int, **fields: Field) -> NoReturn:
+    """End this process here, with a line that says why; the turns that it drives go on elsewhere, as after a crash.
+
+    The line is written by another thread: whoever was interrupted, or hangs, may hold the log's lock.
+    """
+    with suppress(Exception):
+        told = {"why": why, **fields}
+        line = threading.Thread(target=warn, args=("process_cut_off",), kwargs=told, daemon=True)
+        line.start()
+        line.join(_LINE_LIMIT_S)
+    os._exit(code)
 
 
 class Shutdown:
@@ -41,23 +55,14 @@ class Shutdown:
     def told(self, name: str) -> None:
         """The process was told to end by the signal `name`."""
         if self._is_told:
-            self._end(name, _SIGNALLED + getattr(signal, name, signal.SIGTERM))
+            end_at_once(name, _SIGNALLED + getattr(signal, name, signal.SIGTERM))
         self._is_told = True
         info("shutting_down", signal=name, limit_s=self._limit_s)
         if self._limit_s is not None:
-            timer = threading.Timer(self._limit_s, self._end, ("no_time_left", OUT_OF_TIME))
+            timer = threading.Timer(self._limit_s, end_at_once, ("no_time_left", OUT_OF_TIME))
             timer.daemon = True
             timer.start()
         self._drain()
 
     def _quit(self, number: int, _frame: FrameType | None) -> None:
-        self._end(signal.Signals(number).name, _SIGNALLED + number)
-
-    @staticmethod
-    def _end(why: str, code: int) -> None:
-        """Never returns. The line is written by another thread: whoever was interrupted may hold the log's lock."""
-        with suppress(Exception):
-            line = threading.Thread(target=warn, args=("process_cut_off",), kwargs={"why": why}, daemon=True)
-            line.start()
-            line.join(_LINE_LIMIT_S)
-        os._exit(code)
+        end_at_once(signal.Signals(number).name, _SIGNALLED + number)
