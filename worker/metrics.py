@@ -7,6 +7,7 @@ A label is a word of ours or a name of the settings: never an id, never text. `b
 from outside. Names and meanings are listed in ops/runbooks/metrics.md; a test holds the list to this file.
 """
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -31,11 +32,13 @@ LONG = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200)
 _MOST_WORDS = 100
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
+_counters: dict[str, Counter] = {}
 _words: dict[str, set[str]] = defaultdict(set)
 
 
 def _counter(name: str, text: str, *labels: str) -> Counter:
-    return Counter(f"lastword_{name}", text, labels, registry=REGISTRY)
+    _counters[name] = Counter(f"lastword_{name}", text, labels, registry=REGISTRY)
+    return _counters[name]
 
 
 def _gauge(name: str, text: str) -> Gauge:
@@ -82,13 +85,32 @@ _missed = _counter(
 _lag_s = _histogram(
     "event_loop_lag_seconds", "How long a callback waited for the event loop; asked once a second.", SOON
 )
-_driven = _gauge("turns_driven", "Turns that this process drives now.")
+_driven = _gauge("turns_driven", "Turns that this process drives now, or a process that it started for a suspect.")
 _draining = _gauge("process_draining", "1 while the process shuts down.")
 
 
 def text() -> bytes:
     """All figures of this process in the text format of Prometheus."""
     return generate_latest(REGISTRY)
+
+
+def counted() -> bytes:
+    """What this process has counted so far, for `add`."""
+    samples = [
+        (name, sample.labels, sample.value)
+        for name, counter in _counters.items()
+        for family in counter.collect()
+        for sample in family.samples
+        if sample.value
+    ]
+    return json.dumps(samples).encode()
+
+
+def add(counts: bytes) -> None:
+    """Count what another process has `counted` as if it had happened here."""
+    for name, labels, value in json.loads(counts):
+        counter = _counters[name]
+        (counter.labels(**labels) if labels else counter).inc(value)
 
 
 def turn_sealed(outcome: str, code: str | None, agent: str, duration_s: float) -> None:

@@ -1,10 +1,11 @@
-"""The process of one suspect: `python -m worker.suspect SESSION`, started by a turns process.
+"""The process of one suspect: `python -m worker.suspect SESSION FILE`, started by a turns process.
 
 What belongs here: the start and end of that process. What must not be known here: how a turn runs, Celery.
 
 It has a loop and a heartbeat of its own and sweeps nothing. It runs the turn at the head of the session and ends with
 it; SIGTERM hands the turn over. When its parent is killed it goes on, unless Redis stays out of reach, too: then nobody
-is left for whom it could.
+is left for whom it could. When its loop hangs for longer than a lease, it ends: it has lost the turn. What it counted
+it leaves in FILE, a file descriptor, for its parent.
 """
 
 import asyncio
@@ -13,7 +14,9 @@ import signal
 import sys
 from time import monotonic
 
+from worker import metrics
 from worker.engine.loop import new_event_loop
+from worker.engine.loop_watch import LoopWatch
 from worker.engine.shutdown import Shutdown
 from worker.observability import configure_logging, configure_sentry, fault, flush_reports, warn
 from worker.settings import WorkerSettings, load_settings
@@ -22,6 +25,8 @@ from worker.wiring import TurnProcess
 _LOOK_EVERY_S = 1.0
 _ALONE_S = 60.0
 """How long a suspect without a parent waits for Redis."""
+_SHORTEST_HANG_S = 2.0
+"""How long the loop may hang even where leases are shorter."""
 
 
 def main() -> int:
@@ -41,6 +46,8 @@ def main() -> int:
 
 async def _run(settings: WorkerSettings, session: str) -> None:
     loop = asyncio.get_running_loop()
+    watch = LoopWatch(loop, max(_SHORTEST_HANG_S, settings.lease.ttl_s))
+    watch.start()
     process = TurnProcess(settings)
     shutdown = Shutdown(process.drain, settings.processes.drain_s)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -52,6 +59,7 @@ async def _run(settings: WorkerSettings, session: str) -> None:
     finally:
         watching.cancel()
         await process.stop()
+        watch.stop()
 
 
 async def _end_when_alone(process: TurnProcess, parent: int) -> None:
@@ -67,6 +75,7 @@ async def _end_when_alone(process: TurnProcess, parent: int) -> None:
 
 if __name__ == "__main__":
     code = main()
+    os.write(int(sys.argv[2]), metrics.counted())
     flush_reports()
     sys.stderr.flush()
     os._exit(code)  # what a tool has left behind must not keep the process

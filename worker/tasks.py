@@ -3,8 +3,9 @@
 What belongs here: the one task, and the start and end of the process. What must not be known here: how a turn runs.
 
 The task hands a coroutine to the process's loop and ends; a turn that waits holds no thread. Time limits, cancelling
-and draining are the driver's. A process that is full takes no message. A warm shutdown tells the drivers, they hand
-their turns over, and the process ends behind the last of them. Anything harder is a crash.
+and draining are the driver's. A process that is full, or whose loop is late, takes no message, and gives back what it
+had taken. A warm shutdown tells the drivers, they hand their turns over, and the process ends behind the last of them.
+Anything harder is a crash.
 """
 
 from concurrent.futures import CancelledError
@@ -16,10 +17,11 @@ from celery import signals
 from worker.app import RUN_TURN, make_app, wake_session
 from worker.consumer import on_signals_taken
 from worker.engine.loop import LoopThread
+from worker.engine.loop_watch import LoopWatch, hung_after_s
 from worker.engine.presence import Doing, Presence
 from worker.engine.seats import Seats
 from worker.engine.shutdown import Shutdown
-from worker.observability import configure_logging, configure_sentry, fault, info
+from worker.observability import configure_logging, configure_sentry, fault, info, warn
 from worker.pool import HANDOVER_THREADS, pool_with_room
 from worker.settings import load_settings
 from worker.store import connect
@@ -27,9 +29,19 @@ from worker.wiring import TurnProcess
 
 settings = load_settings()
 _loop = LoopThread()
+_watch = LoopWatch(_loop.loop, hung_after_s(settings.lease.ttl_s))
 _seats = Seats(_loop, settings.processes.turns_concurrency)
-app = make_app(settings, concurrency=HANDOVER_THREADS, pool=pool_with_room(lambda: _seats.free))
-_process = TurnProcess(settings, lambda session: wake_session(app, session))
+app = make_app(
+    settings, concurrency=HANDOVER_THREADS, pool=pool_with_room(lambda: 0 if _watch.is_late else _seats.free)
+)
+
+
+def _look(session: str) -> None:
+    if not _seats.take(lambda: _process.run_session(session), partial(_ended, session)):
+        _give_back(session)
+
+
+_process = TurnProcess(settings, lambda session: wake_session(app, session), _look)
 _shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain), settings.processes.drain_s)
 on_signals_taken(app, _shutdown.listen)
 _presence = Presence(
@@ -43,7 +55,16 @@ _presence = Presence(
 @app.task(name=RUN_TURN)
 def run_turn(session: str) -> None:
     """Drive what waits in `session`. Any number of these messages for one session do no harm."""
-    _seats.take(lambda: _process.run_session(session), partial(_ended, session))
+    _look(session)
+
+
+def _give_back(session: str) -> None:
+    """Let another process have the wake-up: this one has no room, or its loop hangs."""
+    info("wake_up_given_back", session=session)
+    try:
+        wake_session(app, session)
+    except Exception as error:  # noqa: BLE001 - whatever the broker says, the due set knows the session
+        warn("wake_up_not_sent", session=session, error=type(error).__name__)
 
 
 def _ended(session: str, error: BaseException | None) -> None:
@@ -59,6 +80,7 @@ def _start(**_: Any) -> None:
     configure_logging(settings.log_level)
     configure_sentry(settings.sentry())
     _loop.start()
+    _watch.start()
     try:
         _loop.run(_process.start())
         _presence.start(_loop.loop)
@@ -77,5 +99,6 @@ def _stop(**_: Any) -> None:
     _seats.wait()
     _presence.stop()
     _loop.run(_process.stop())
+    _watch.stop()
     _loop.stop()
     info("turns_process_stopped")

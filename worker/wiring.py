@@ -19,7 +19,7 @@ from worker.engine.lease_holder import LeaseHolder
 from worker.engine.recording import tell_of_claim
 from worker.engine.suspects import Suspects
 from worker.errors import Fenced, Rewound, StoreFull, TurnCancelled, TurnSealed
-from worker.observability import fault, warn
+from worker.observability import warn
 from worker.settings import WorkerSettings
 from worker.store import connect, journal, lease
 from worker.store.accumulator import ExecutionOutputAccumulator
@@ -40,14 +40,20 @@ class TurnProcess:
     """Everything of one process that runs turns. Made, started and stopped on one event loop.
 
     `wake`: asks any turns process to look at a session; called from the heartbeat's thread. Without it the process
-    sweeps nothing and runs only what it is handed, one turn at a time; so it may run suspects itself.
+    sweeps nothing and runs only what it is handed, one turn at a time; so it may run suspects itself. `look`: lets this
+    very process look at a session; called from threads. Without it any process does.
     """
 
-    def __init__(self, settings: WorkerSettings, wake: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        wake: Callable[[str], None] | None = None,
+        look: Callable[[str], object] | None = None,
+    ) -> None:
         self._settings = settings
         self._draining = False
         self._drain_ends: float | None = None
-        self._suspects = None if wake is None else Suspects(settings.processes.suspects, self._look_again)
+        self._suspects = None if wake is None else Suspects(settings.processes.suspects, look or wake)
         self._sessions = 0
         self._drivers: set[TurnDriver] = set()
         self._redis = connect.open_redis(settings.redis())
@@ -105,8 +111,8 @@ class TurnProcess:
 
     @property
     def turns(self) -> int:
-        """How many turns it drives."""
-        return len(self._drivers)
+        """How many turns it drives, those of its suspects' processes included."""
+        return len(self._drivers) + (0 if self._suspects is None else len(self._suspects))
 
     @property
     def draining(self) -> bool:
@@ -155,12 +161,6 @@ class TurnProcess:
                 nonce, is_ours = following, following == nonce
         finally:
             self._sessions -= 1
-
-    async def _look_again(self, session: str) -> None:
-        try:
-            await self.run_session(session)
-        except Exception as error:  # noqa: BLE001 - nobody waits for it; the lease runs out and the turn goes on
-            fault("turn_crashed", error, session=session)
 
     async def _run_next(self, session: str, nonce: str, *, is_ours: bool = False) -> str | None:
         """Drive the session's next turn; the nonce with which to claim the one after it, or None when there is none.
@@ -220,8 +220,10 @@ class TurnProcess:
                 suspects.unneeded()
         if not isinstance(claimed, Suspected):
             return claimed
-        warn("turn_suspected", turn=claimed.turn, session=session, crashes=claimed.crashes, has_room=may_start_one)
-        (suspects.start if may_start_one else suspects.wait)(session)
+        if may_start_one:
+            suspects.start(session)
+        if may_start_one or suspects.wait(session):
+            warn("turn_suspected", turn=claimed.turn, session=session, crashes=claimed.crashes, has_room=may_start_one)
         return None
 
     async def _history(self, grant: Grant, patience_ends: float) -> tuple[Message, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from worker import api, ids
+from worker import api
 from worker.errors import ConfigurationError
 from worker.settings import WorkerSettings, load_settings
 from worker.store.inbox import SessionBusy, Submitted
@@ -61,10 +61,10 @@ async def test_a_turn_is_cancelled_and_its_session_woken(fake_redis: redis.async
 @pytest.mark.parametrize(
     ("turn", "by", "named"),
     [
-        (ids.new_turn(0), "jo", "is not known"),
-        (ids.new_turn(9), "jo", "is not known"),
+        ("turn_00" + 20 * "a", "jo", "is not known"),
+        ("turn_09" + 20 * "a", "jo", "is not known"),
         ("turn_1", "jo", "'turn_1' is no turn id"),
-        (ids.new_turn(0), " jo", "by ' jo' names nobody"),
+        ("turn_00" + 20 * "b", " jo", "by ' jo' names nobody"),
     ],
 )
 async def test_a_cancel_that_cannot_be_says_what_is_wrong(

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from types import FrameType
-from typing import Literal
+from typing import Literal, NoReturn
 
-from worker.observability import info, warn
+from worker.observability import Field, info, warn
 
 OUT_OF_TIME = 75
 """Exit code of a process that had to be cut off in its drain: EX_TEMPFAIL of sysexits.h."""
@@ -47,6 +47,19 @@ class Words:
         return "echo" if now - self._first < AGAIN_AFTER_S else "again"
 
 
+def end_at_once(why: str, code: int, **fields: Field) -> NoReturn:
+    """End this process here, with a line that says why; the turns that it drives go on elsewhere, as after a crash.
+
+    The line is written by another thread: whoever was interrupted, or hangs, may hold the log's lock.
+    """
+    with suppress(Exception):
+        told = {"why": why, **fields}
+        line = threading.Thread(target=warn, args=("process_cut_off",), kwargs=told, daemon=True)
+        line.start()
+        line.join(_LINE_LIMIT_S)
+    os._exit(code)
+
+
 class Shutdown:
     """The end of one process. `drain`: begins it; may be called from a signal handler.
 
@@ -68,12 +81,12 @@ class Shutdown:
         """The process was told to end by the signal `name`."""
         word = self._words.hear()
         if name == "SIGQUIT" or word == "again" or (word == "echo" and name not in _PASSED_ON):
-            self._end(name, _SIGNALLED + getattr(signal, name, signal.SIGTERM))
+            end_at_once(name, _SIGNALLED + getattr(signal, name, signal.SIGTERM))
         if word == "echo":
             return
         info("shutting_down", signal=name, limit_s=self._limit_s)
         if self._limit_s is not None:
-            timer = threading.Timer(self._limit_s, self._end, ("no_time_left", OUT_OF_TIME))
+            timer = threading.Timer(self._limit_s, end_at_once, ("no_time_left", OUT_OF_TIME))
             timer.daemon = True
             timer.start()
         self._drain()
@@ -83,13 +96,4 @@ class Shutdown:
         signal.raise_signal(signal.SIGTERM)
 
     def _quit(self, number: int, _frame: FrameType | None) -> None:
-        self._end(signal.Signals(number).name, _SIGNALLED + number)
-
-    @staticmethod
-    def _end(why: str, code: int) -> None:
-        """Never returns. The line is written by another thread: whoever was interrupted may hold the log's lock."""
-        with suppress(Exception):
-            line = threading.Thread(target=warn, args=("process_cut_off",), kwargs={"why": why}, daemon=True)
-            line.start()
-            line.join(_LINE_LIMIT_S)
-        os._exit(code)
+        end_at_once(signal.Signals(number).name, _SIGNALLED + number)

@@ -30,3 +30,10 @@ async def freeze() -> str:
     """Blocks the loop of its process for longer than any test lasts."""
     time.sleep(600)  # noqa: ASYNC251 - what a careless tool does
     return "never said"
+
+
+@tool(retry_safe=True)
+async def freeze_again() -> str:
+    """As `freeze`, each time anew."""
+    time.sleep(600)  # noqa: ASYNC251 - what a careless tool does
+    return "never said"
