@@ -12,7 +12,7 @@ from channels import metrics
 from channels.delivery.model import Deferred, Delivery, Outcome, Unsent
 from channels.outbox import Outbox
 from worker import ids
-from worker.errors import StoreUnavailable
+from worker.errors import NewerRecord, StoreUnavailable
 from worker.observability import fault, info, warn
 from worker.store.repeat import UNANSWERED, until_answered
 
@@ -21,6 +21,9 @@ SWEEP_S = 1.0
 # A claim's lease holds the attempt, and before it the reading of the turn, and after it the settling. Twice the attempt
 # and 10 s leave room for a Redis that goes away for the length of an attempt.
 _LEASE_MARGIN_S = 10.0
+
+_NEWER_S = 5.0
+"""For so long a delivery that only a newer release can make is left to others."""
 
 
 def lease_for(deadline_s: float) -> float:
@@ -31,7 +34,7 @@ def lease_for(deadline_s: float) -> float:
 class Sender(Protocol):
     """A channel's way of sending. It never raises for what the receiver does.
 
-    `StoreUnavailable` means that what is to be told could not be read: no attempt was made.
+    `StoreUnavailable` and `NewerRecord` mean that what is to be told could not be read: no attempt was made.
     """
 
     async def send(self, delivery: Delivery, lease_ends: float) -> Outcome | Unsent:
@@ -123,6 +126,8 @@ class Deliverer:
             return outcome
         except StoreUnavailable as error:
             return Unsent(str(error))
+        except NewerRecord:
+            return Unsent("its turn was written by a newer release: left to a process of that release", _NEWER_S)
         except Exception as error:  # noqa: BLE001 - our own bug must cost this delivery its attempts, not its life
             fault("sender_failed", error, delivery=held.id, turn=held.turn)
             return Deferred(None, "internal_error", f"a fault of Lastword's own: {type(error).__name__}", "perhaps")
@@ -131,7 +136,7 @@ class Deliverer:
         self, outbox: Outbox, held: Delivery, outcome: Outcome | Unsent, going: Callable[[], bool]
     ) -> None:
         if isinstance(outcome, Unsent):
-            await until_answered(lambda: outbox.release(held), going)
+            await until_answered(lambda: outbox.release(held, outcome.after_s), going)
             metrics.unsent()
             warn("delivery_unsent", delivery=held.id, turn=held.turn, reason=outcome.reason)
             return

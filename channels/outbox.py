@@ -116,10 +116,14 @@ class Outbox:
         settled = machine.settle(held, outcome, now_ms, self._chance(), self._backoff)
         return settled if await _store(self._redis, self._names, held, settled, now_ms) else None
 
-    async def release(self, held: Delivery) -> bool:
-        """Give a delivery back unsent. False: another claim has it by now, nothing was changed."""
+    async def release(self, held: Delivery, after_s: float = 0) -> bool:
+        """Give a delivery back unsent, due after so many seconds.
+
+        False: another claim has it by now, nothing was changed.
+        """
         now_ms = _ms(await self._redis.time())
-        return await _store(self._redis, self._names, held, machine.release(held, now_ms), now_ms)
+        released = machine.release(held, now_ms, round(after_s * 1000))
+        return await _store(self._redis, self._names, held, released, now_ms)
 
     async def take_log(self, nonce: str, ttl_s: float) -> Place | None:
         """Take or renew the relay's lease, for `ttl_s` seconds. None while another relay holds it."""

@@ -5,7 +5,8 @@ delivery says: it refers to the turn, and its sender renders it.
 
 The relay of one process holds a lease on the log, reads from the cursor that is stored beside it, and moves the cursor
 in the step that inserts the deliveries and trims the log. So a crash anywhere repeats a step that changes nothing, and
-a relay that lost its lease changes nothing at all. A turn ends once: a server that forgot an end after it was told
+a relay that lost its lease changes nothing at all. At the end of a turn that a newer release wrote it stops before that
+entry and leaves the log to a process of that release. A turn ends once: a server that forgot an end after it was told
 gives the next one the same delivery ids. An entry that cannot be read, or whose turn cannot, becomes a dead letter with
 its reason, and the cursor moves on.
 """
@@ -18,6 +19,7 @@ from channels.delivery.model import Delivery, well_formed
 from channels.loops import keep_going
 from channels.outbox import Outbox, RelayFenced
 from worker import ids
+from worker.errors import NewerRecord
 from worker.observability import fault, info, warn
 from worker.store.log import LogEntry, Unreadable
 from worker.store.repeat import is_unanswered
@@ -27,6 +29,8 @@ BLOCK_S = 1.0
 """How long a read waits for the first entry: far shorter than the lease, which is renewed before each read."""
 
 _RETRY_S = 2.0
+_NEWER_S = 2 * _RETRY_S + 1
+"""Who leaves the log to a newer release looks again after so long: every other relay has asked for it meanwhile."""
 _BATCH = 100
 
 ReadLog = Callable[[str, int, int], Awaitable[list[LogEntry | Unreadable]]]
@@ -73,8 +77,16 @@ class Relay:
         if not entries:
             return 0.0
         deliveries: list[Delivery] = []
-        for entry in entries:
-            deliveries += await self._made_of(entry, place.now_ms)
+        for number, entry in enumerate(entries):
+            try:
+                deliveries += await self._made_of(entry, place.now_ms)
+            except NewerRecord:
+                warn("relay_left_to_newer_release", partition=self._outbox.partition, entry=entry.id)
+                if number == 0:
+                    await self._outbox.leave_log(self._nonce)
+                    return _NEWER_S
+                entries = entries[:number]
+                break
         try:
             inserted = await self._outbox.insert(self._nonce, place.cursor, entries[-1].id, deliveries)
         except RelayFenced:
@@ -98,7 +110,7 @@ class Relay:
             destinations = await self._destinations(entry.turn)
             why = "its turn is not stored any more"
         except Exception as error:
-            if is_unanswered(error):
+            if is_unanswered(error) or isinstance(error, NewerRecord):
                 raise
             # One entry must not stop all that come after it.
             fault("log_entry_unusable", error, turn=entry.turn)

@@ -4,7 +4,8 @@ What belongs here: the one task, and the start and end of the process. What must
 made or sent.
 
 The task is a wake-up: it sends whatever is due. Relays and sweeper run beside it on the process's loop. A warm shutdown
-lets attempts under way end within their deadline.
+lets attempts under way end within their deadline. Behind the lease of the last of them (twice `delivery.timeout_s` and
+10 s) nothing of it can be settled any more: who has not ended then, because the broker is silent, is cut off.
 """
 
 from concurrent.futures import CancelledError
@@ -12,6 +13,7 @@ from typing import Any
 
 from celery import signals
 
+from channels.deliverer import lease_for
 from channels.settings import load_settings
 from channels.wiring import DeliveryProcess
 from worker.app import DELIVER, make_app, wake_delivery
@@ -27,7 +29,8 @@ settings = load_settings()
 app = make_app(settings, concurrency=settings.delivery.concurrency + 1)
 _loop = LoopThread()
 _process = DeliveryProcess(settings, lambda: wake_delivery(app))
-_shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain))
+_drain_s = lease_for(settings.delivery.timeout_s)
+_shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain), _drain_s)
 on_signals_taken(app, _shutdown.listen)
 _presence = Presence(
     connect.open_redis_sync(settings.redis()),

@@ -33,6 +33,8 @@ from worker.store.server import warn_of_shortcomings
 
 _CONNECT_TIMEOUT_S = 10.0
 _START_PATIENCE_S = 30.0
+_WAKE_PATIENCE_S = 1.0
+"""After so long this process delivers by itself what it could tell nobody."""
 
 
 class DeliveryProcess:
@@ -47,7 +49,9 @@ class DeliveryProcess:
         self._stop = asyncio.Event()
         self._open = AsyncExitStack()
         self._loops: list[asyncio.Task[None]] = []
-        self._here: asyncio.Task[None] | None = None
+        self._here: set[asyncio.Task[None]] = set()
+        self._waking: asyncio.Task[None] | None = None
+        self._wanted = self._is_late = False
 
     async def start(self) -> None:
         """Connect, so that `deliver` can be called; wait up to 30 s for Redis.
@@ -102,7 +106,8 @@ class DeliveryProcess:
     async def stop(self) -> None:
         """End the loops and close what `start` opened, whether it came to its end or not."""
         self._stop.set()
-        await asyncio.gather(*self._loops, *([] if self._here is None else [self._here]))
+        await asyncio.gather(*self._loops)
+        await asyncio.gather(*self._here, *([] if self._waking is None else [self._waking]))
         await self._open.aclose()
 
     def drain(self) -> None:
@@ -137,16 +142,34 @@ class DeliveryProcess:
         return lives.renew_s
 
     async def _wake(self) -> None:
-        try:
-            await asyncio.to_thread(self._wake_up)
-        except Exception as error:  # noqa: BLE001 - whatever the broker says: the outbox knows, the sweeper asks again
-            warn("wake_up_not_sent", error=type(error).__name__)
+        """Returns at once: a broker that is silent must hold up neither the relay nor the sweeper."""
+        self._wanted = True
+        if self._is_late:
             self._deliver_here()
+        if self._waking is None or self._waking.done():
+            self._waking = asyncio.get_running_loop().create_task(self._wake_others())
+
+    async def _wake_others(self) -> None:
+        while self._wanted:
+            self._wanted = False
+            sending = asyncio.ensure_future(asyncio.to_thread(self._wake_up))
+            await asyncio.wait([sending], timeout=_WAKE_PATIENCE_S)
+            if not sending.done():
+                self._is_late = True
+                self._deliver_here()
+            try:
+                await sending
+            except Exception as error:  # noqa: BLE001 - whatever the broker says: the outbox knows, the sweeper asks again
+                warn("wake_up_not_sent", error=type(error).__name__)
+                self._deliver_here()
+            finally:
+                self._is_late = False
 
     def _deliver_here(self) -> None:
         """Without a broker nobody else hears of it, and what is not delivered fills a store that is full already."""
-        if self._here is None or self._here.done():
-            self._here = asyncio.get_running_loop().create_task(self.deliver())
+        task = asyncio.get_running_loop().create_task(self.deliver())
+        self._here.add(task)
+        task.add_done_callback(self._here.discard)
 
     async def _destinations(self, turn: str) -> Sequence[str] | None:
         record = await read_turn(self._redis, turn)

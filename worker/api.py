@@ -4,6 +4,7 @@ What belongs here: checking what was said, and durable before anyone is told. Wh
 Celery.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
@@ -100,13 +101,13 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     )
     await _ensure_meta(client, settings.partitions)
     keep_s = round(settings.turns.keep_s)
-    return _woken(wake, await inbox.submit(client, new, settings.partitions, retention_s=keep_s))
+    return await _woken(wake, await inbox.submit(client, new, settings.partitions, retention_s=keep_s))
 
 
-def _woken(wake: Callable[[str], None], submitted: Submitted) -> Submitted:
+async def _woken(wake: Callable[[str], None], submitted: Submitted) -> Submitted:
     if submitted.interrupted is not None:
         info("turn_interrupted", turn=submitted.interrupted, session=submitted.session, by=submitted.turn)
-    _wake(wake, submitted.turn, submitted.session)
+    await _wake(wake, submitted.turn, submitted.session)
     return submitted
 
 
@@ -161,7 +162,7 @@ async def replay_turn(
         ),
         settings.partitions,
     )
-    _wake(wake, submitted.turn, submitted.session)
+    await _wake(wake, submitted.turn, submitted.session)
     return submitted
 
 
@@ -189,7 +190,7 @@ async def resolve_approval(  # noqa: PLR0913 - an answer consists of these
     answer = await approvals.resolve(client, approval, option, by)
     if isinstance(answer, str):
         raise ApprovalRefused(answer)
-    _wake(wake, answer.turn, answer.session)
+    await _wake(wake, answer.turn, answer.session)
     return answer
 
 
@@ -211,7 +212,7 @@ async def cancel_turn(
         raise TurnNotFound(_NO_TURN.format(turn))
     info("turn_cancel", turn=turn, session=answer.session, state=answer.state, outcome=answer.outcome)
     if answer.state in ("cancelled", "cancelling"):
-        _wake(wake, turn, answer.session)
+        await _wake(wake, turn, answer.session)
     return answer
 
 
@@ -220,9 +221,9 @@ async def list_approvals(client: redis.asyncio.Redis, partitions: int) -> list[P
     return await approvals.pending(client, range(partitions))
 
 
-def _wake(wake: Callable[[str], None], turn: str, session: str) -> None:
+async def _wake(wake: Callable[[str], None], turn: str, session: str) -> None:
     try:
-        wake(session)
+        await asyncio.to_thread(wake, session)  # a broker that is silent must not stop the loop
     except Exception as error:  # noqa: BLE001 - whatever the broker says: it is durable, and the sweeper finds it
         warn("wake_up_not_sent", turn=turn, error=type(error).__name__)
 

@@ -19,6 +19,7 @@ DELIVER = "channels.deliver"
 TURNS_QUEUE = "turns"
 DELIVERY_QUEUE = "delivery"
 _LOOK_TIMEOUT_S = 3
+_SEND_TIMEOUT_S = 2
 
 _SEND_ONCE = {"max_retries": 1, "interval_start": 0}
 """Whoever submits waits for the wake-up to be sent, and six seconds for a broker that is away would be for nothing."""
@@ -26,10 +27,21 @@ _RABBITMQ_REPLY_S = 5
 """A queue that has no leader yet, in a RabbitMQ that has just come back, is silent; who waits sends nothing more."""
 
 
+class _App(Celery):
+    """Celery, with a limit of its own for whoever sends: nobody waits for a silent broker as long as its readers do."""
+
+    def connection_for_write(self, url: str | None = None, **more: Any) -> Connection:
+        """A connection on which every step ends within few seconds."""
+        options = _sending(url or self.conf.broker_write_url) | (more.pop("transport_options", None) or {})
+        return super().connection_for_write(
+            url, **{"connect_timeout": _SEND_TIMEOUT_S, **more}, transport_options=options
+        )
+
+
 def make_app(settings: "WorkerSettings", *, concurrency: int, pool: str | type = "threads") -> Celery:
     """A Celery app on the broker of `settings`. `concurrency`: tasks that run at once in one process, in `pool`."""
     _survive_a_lost_broker()
-    app = Celery("lastword", broker=settings.broker(), set_as_current=False)
+    app = _App("lastword", broker=settings.broker(), set_as_current=False)
     app.conf.update(
         task_ignore_result=True,
         result_backend=None,
@@ -50,6 +62,8 @@ def make_app(settings: "WorkerSettings", *, concurrency: int, pool: str | type =
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
         worker_send_task_events=False,
+        # Nothing asks for it, and a process that was killed would stay a member of its exchange for ever.
+        worker_enable_remote_control=False,
         # Long streams on this process must outlive a lost broker connection; nothing is acknowledged late.
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
@@ -115,6 +129,12 @@ def _transport_options(broker: str) -> dict[str, Any]:
         "health_check_interval": 25,
         **_SEND_ONCE,
     }
+
+
+def _sending(broker: str) -> dict[str, Any]:
+    if not _is_redis(broker):
+        return {"read_timeout": _LOOK_TIMEOUT_S, "write_timeout": _LOOK_TIMEOUT_S}
+    return {"socket_timeout": _SEND_TIMEOUT_S, "socket_connect_timeout": _SEND_TIMEOUT_S}
 
 
 def _survive_a_lost_broker() -> None:

@@ -27,6 +27,15 @@ class Consumer(consumer.Consumer):
             step for step in consumer.Consumer.Blueprint.default_steps if not step.endswith(":DelayedDelivery")
         ]
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._most_prefetched: int = named["initial_prefetch_count"]
+        super().__init__(*arguments, **named)
+
+    @property
+    def max_prefetch_count(self) -> int:
+        """What is asked of a broker that has come back. Celery's is the room in the pool, and 0 means without limit."""
+        return self._most_prefetched
+
     def ensure_connected(self, conn: Connection) -> Connection:
         """Wait until the broker takes the connection."""
         ensure = partial(conn.ensure_connection, interval_start=_RETRY_S, interval_step=0, interval_max=_RETRY_S)

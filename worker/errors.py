@@ -11,6 +11,7 @@
         InboxChanged          the messages that a call was to carry wait no more as they did: look again
         TurnCancelled         the turn is to end: claim it anew, and seal it
         StoreFull             Redis is at its maxmemory: nothing was written
+        NewerRecord           a newer release wrote it: left to processes of that release
         StoreUnavailable      Redis did not answer in time: what was asked may have been done or not
 
 What belongs here: exception classes that cross a module's border. What must not be known here: any other module.
@@ -63,6 +64,10 @@ class InboxChanged(StoreError):
 
 class TurnCancelled(StoreError):
     """Someone wants this turn to end: the store takes nothing that would let it go on."""
+
+
+class NewerRecord(StoreError):
+    """What is stored was written by a newer release, and may mean something else there. The message names the fix."""
 
 
 class StoreFull(StoreError):

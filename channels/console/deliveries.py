@@ -3,6 +3,7 @@
 What belongs here: the form of these answers. What must not be known here: how deliveries are stored or sent.
 """
 
+import asyncio
 import json
 import sys
 from collections.abc import Sequence
@@ -56,7 +57,7 @@ def run_replay(settings: Settings, delivery: str, *, as_json: bool) -> int:
         found = await outbox.replay(client, delivery)
         app = make_app(there.settings, concurrency=1)
         try:
-            wake_delivery(app)
+            await asyncio.to_thread(wake_delivery, app)
         except Exception as error:  # noqa: BLE001 - whatever the broker says: it is stored, and found by a sweep
             open_console(stderr=True).print(
                 f"the broker does not answer ({type(error).__name__}): the replay is "

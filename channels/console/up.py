@@ -31,11 +31,12 @@ from channels.settings import Settings
 from worker.engine.shutdown import Words
 from worker.errors import ConfigurationError
 
+_QUIET = "--without-gossip --without-mingle --without-heartbeat"
+"""Nobody listens to what Celery's processes tell each other, and a silent broker would keep them from ending."""
+
 PROCESSES = {
-    "turns": "celery --app worker.tasks worker --queues turns --hostname turns@%h --without-gossip --without-mingle",
-    "delivery": (
-        "celery --app channels.tasks worker --queues delivery --hostname delivery@%h --without-gossip --without-mingle"
-    ),
+    "turns": f"celery --app worker.tasks worker --queues turns --hostname turns@%h {_QUIET}",
+    "delivery": f"celery --app channels.tasks worker --queues delivery --hostname delivery@%h {_QUIET}",
     "web": "lastword web",
 }
 """The lines of the Procfile. A test holds them equal."""

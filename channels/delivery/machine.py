@@ -68,8 +68,8 @@ def expire(delivery: Delivery, now_ms: int, jitter: float, backoff: Backoff) -> 
     return settle(delivery, LEASE_EXPIRED, now_ms, jitter, backoff)
 
 
-def release(delivery: Delivery, now_ms: int) -> Delivery:
-    """The delivery given back unsent: due now, the attempt does not count."""
+def release(delivery: Delivery, now_ms: int, after_ms: int = 0) -> Delivery:
+    """The delivery given back unsent: due then, the attempt does not count."""
     if delivery.state != "in_flight":
         raise _unexpected(delivery, "released")
     return replace(
@@ -78,7 +78,7 @@ def release(delivery: Delivery, now_ms: int) -> Delivery:
         attempts=delivery.attempts - 1,
         token="",
         version=delivery.version + 1,
-        due_ms=now_ms,
+        due_ms=now_ms + after_ms,
     )
 
 

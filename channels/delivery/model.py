@@ -100,9 +100,10 @@ Outcome = Delivered | Deferred | Rejected
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """No attempt was made, for a reason of our own. It does not count."""
+    """No attempt was made, for a reason of our own. It does not count, and is due again after `after_s` seconds."""
 
     reason: str
+    after_s: float = 0
 
 
 def well_formed(text: str) -> str:

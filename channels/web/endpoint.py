@@ -24,7 +24,7 @@ from channels.web.errors import Refused, away
 from channels.web.operations import Operation
 from channels.web.rates import Rates
 from channels.web.tokens import Token
-from worker.errors import StoreFull, StoreUnavailable
+from worker.errors import NewerRecord, StoreFull, StoreUnavailable
 from worker.observability import fault, info
 from worker.store.repeat import is_unanswered
 
@@ -173,7 +173,7 @@ def endpoint(operation: Operation, handler: Handler, guard: Guard) -> Callable[[
 def _store_error(error: Exception) -> Refused | None:
     if isinstance(error, StoreFull):
         return away(f"{error}; nothing was stored", "store_full", 30)
-    if isinstance(error, StoreUnavailable):
+    if isinstance(error, StoreUnavailable | NewerRecord):
         return away(str(error))
     if is_unanswered(error):
         return away("Redis does not answer: send it again later")

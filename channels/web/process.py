@@ -28,15 +28,17 @@ from channels.web.operations import OPERATIONS
 from channels.web.rates import Rates
 from channels.web.tail import Held
 from channels.web.turns import TurnRoutes
-from channels.web.wakes import Wakes
 from worker.app import make_app, wake_session
 from worker.engine.presence import Doing, Presence
+from worker.engine.wakes import Wakes
 from worker.errors import StoreUnavailable
 from worker.store import connect
 from worker.store.inbox import ensure_meta
 from worker.store.repeat import UNANSWERED, until_answered
 
 _START_PATIENCE_S = 30.0
+_MOST_WAKES = 1_000
+"""Wake-ups that wait for a broker that hangs; sweeps find the others."""
 
 
 class WebProcess:
@@ -62,7 +64,7 @@ class WebProcess:
         except UNANSWERED as error:
             raise StoreUnavailable(f"Redis did not answer within {_START_PATIENCE_S:.0f} s: start it first") from error
         loop = asyncio.get_running_loop()
-        wakes = Wakes(partial(wake_session, make_app(settings, concurrency=1)))
+        wakes = Wakes(partial(wake_session, make_app(settings, concurrency=1)), most=_MOST_WAKES)
         wakes.start()
         held = Held(settings.web.held_bytes)
         self._live = LiveOutputs(client, reading, held, partial(tokens.still_counting, client))

@@ -15,7 +15,7 @@ from channels.delivery.model import Deferred, Delivered, Delivery, Outcome, Unse
 from channels.outbox import Outbox
 from tests.delivery.passing_time import let_pass
 from worker import ids
-from worker.errors import StoreUnavailable
+from worker.errors import NewerRecord, StoreUnavailable
 
 LEASE_S = lease_for(5.0)
 
@@ -98,6 +98,22 @@ async def test_one_wake_up_sends_everything_that_is_due_in_every_partition(any_r
     await deliverer(any_redis, sender, partitions=2).drain()
     assert await states(any_redis, made) == ["delivered"] * 14
     assert len(sender.sent) == 14
+
+
+@pytest.mark.requirement("delivery:drain:newer")
+async def test_what_only_a_newer_release_can_tell_is_left_to_it_and_costs_no_attempt(
+    fake_redis: redis.asyncio.Redis,
+) -> None:
+    async def newer() -> Outcome:
+        raise NewerRecord("its record has version 99")
+
+    [made] = await due(fake_redis, "crm")
+    sender = ScriptedSender({"crm": newer})
+    await deliverer(fake_redis, sender).drain()
+    left = await outbox.show(fake_redis, made)
+    assert (left.state, left.attempts, sender.sent) == ("queued", 0, ["crm"])
+    now = await fake_redis.time()
+    assert left.due_ms > now[0] * 1000 + 2000
 
 
 @pytest.mark.requirement("delivery:drain:concurrency")

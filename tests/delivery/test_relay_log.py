@@ -23,7 +23,7 @@ from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import NewTurn, submit
 from worker.store.lease import claim
 from worker.store.log import read_log
-from worker.store.records import read_turn
+from worker.store.records import RECORD_VERSION, read_turn
 from worker.turn.usage import NO_USAGE
 
 POINTS = ["read", "destinations", "request lost", "reply lost", "wake"]
@@ -115,6 +115,25 @@ async def test_the_end_of_a_turn_becomes_one_delivery_for_each_destination(any_r
     assert (hook.turn, hook.destination, hook.event_id) == (turn, "https://hooks.example/", crm.event_id)
     assert crm.id == ids.delivery_of(0, ids.end_of(turn), "crm")
     assert house.woken.is_set()
+
+
+@pytest.mark.requirement("delivery:relay:newer")
+async def test_the_end_of_a_turn_of_a_newer_release_is_left_to_a_relay_of_that_release(
+    any_redis: redis.asyncio.Redis,
+) -> None:
+    """What comes before it is delivered, the cursor stands before it, nothing is dead, and the log is free at once."""
+    first, newer = await sealed(any_redis, "crm"), await sealed(any_redis, "crm", session="room/2")
+    older = House(any_redis)
+    await any_redis.hset(keys.turn_record(newer), "v", RECORD_VERSION + 1)
+    relay = older.relay()
+    assert await relay.step() == 0
+    before = await cursor(any_redis)
+    assert await relay.step() > 0
+    assert [delivery.turn for delivery in await made(any_redis)] == [first]
+    assert await cursor(any_redis) == before
+    await any_redis.hset(keys.turn_record(newer), "v", RECORD_VERSION)
+    assert await House(any_redis).relay().step() == 0  # as one of the newer release, while the older one lives
+    assert [delivery.turn for delivery in await made(any_redis)] == [first, newer]
 
 
 @pytest.mark.requirement("delivery:relay:every-outcome-but-merged")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import redis.asyncio
 
+from worker.errors import NewerRecord
 from worker.output.events import Outcome
 from worker.store import keys
 from worker.store.journal import decode_failure, decode_totals
@@ -77,8 +78,14 @@ class TurnRecord:
 
 
 async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
-    """The record of a turn, or None when there is none (any more)."""
+    """The record of a turn, or None when there is none (any more). Raises `NewerRecord`."""
     stored: Any = await redis.hgetall(keys.turn_record(turn))
+    version = int(stored.get(b"v", b"1"))
+    if version > RECORD_VERSION:
+        raise NewerRecord(
+            f"turn {turn} was written by a newer release of Lastword (its record has version {version}, this release "
+            f"reads up to {RECORD_VERSION}): use that release here, too"
+        )
     return record_of(turn, stored) if stored else None
 
 
