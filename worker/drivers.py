@@ -13,8 +13,18 @@ from worker.assembly import Providers, strategy, toolbox, turn_limits, turn_star
 from worker.codecs.messages import Message
 from worker.engine.driver import TurnDriver
 from worker.engine.health import ProviderHealth
+from worker.engine.lease_holder import LeaseHolder
 from worker.engine.recording import Recording
-from worker.errors import ConfigurationError, Fenced, StoreError, ToolsUnavailable, TurnCancelled
+from worker.errors import (
+    ConfigurationError,
+    Fenced,
+    Rewound,
+    StoreError,
+    StoreUnavailable,
+    ToolsUnavailable,
+    TurnCancelled,
+    TurnSealed,
+)
 from worker.observability import fault, warn
 from worker.sections import AgentSettings
 from worker.settings import WorkerSettings
@@ -39,24 +49,21 @@ _chance = random.SystemRandom()
 class DriverMaker:
     """Makes the drivers of one process, on one event loop.
 
-    `history`: the messages of a session before a turn, asked for until a time of the monotonic clock. `holds`,
-    `is_valid`: whether a turn with a nonce may still be ours, and whether it surely is. `is_draining`: whether this
-    process shuts down.
+    `history`: the messages of a session before a turn; raises `StoreUnavailable` when they alone are never answered.
+    `is_valid`: whether a turn with a nonce is surely still ours. `is_draining`: whether this process shuts down.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what it reads and whom it asks
+    def __init__(
         self,
         settings: WorkerSettings,
-        history: Callable[[Grant, float], Awaitable[tuple[Message, ...]]],
+        history: Callable[[Grant], Awaitable[tuple[Message, ...]]],
         health: ProviderHealth,
-        holds: Callable[[str, str], bool],
         is_valid: Callable[[str, str], bool],
         is_draining: Callable[[], bool],
     ) -> None:
         self._settings = settings
         self._history = history
         self._health = health
-        self._holds = holds
         self._is_valid = is_valid
         self._is_draining = is_draining
         self._providers = Providers(settings.providers)
@@ -74,54 +81,78 @@ class DriverMaker:
         finally:
             await self._providers.close()
 
-    async def made(self, grant: Grant, accumulator: ExecutionOutputAccumulator, claimed_at: float) -> TurnDriver | None:
-        """The driver of a granted turn. None: it needs none or can have none, and was sealed or given back."""
-        answer = _answer_of(grant)
-        if answer is not None:  # nobody and nothing is needed to end it
-            await self._seal(grant, accumulator, verdict.ending(answer, (), may_nudge=False) or Ending("completed"))
-            return None
-        if grant.cancelled is not None:
-            await self._seal(grant, accumulator, Ending("cancelled", grant.cancelled), "cancelled")
-            return None
-        dead = verdict.death(grant.progress, self._settings.turns.crash_cap)
-        if dead is not None:  # whatever takes the process down may wait already where the driver is made
-            await self._seal(grant, accumulator, dead)
+    async def made(
+        self, grant: Grant, accumulator: ExecutionOutputAccumulator, claimed_at: float, holder: LeaseHolder
+    ) -> TurnDriver | None:
+        """The driver of a granted turn. None: it needs none or can have none, and was sealed or given back.
+
+        `holder`: of its lease; learns meanwhile that the turn is lost, or is to end.
+        """
+        ending = self._known_ending(grant)
+        if ending is not None:
+            reason = "cancelled" if ending.outcome == "cancelled" else "takeover"
+            await self._seal(grant, accumulator, ending, reason)
             return None
         try:
-            history = await self._history(grant, claimed_at + self._settings.lease.ttl_s)
+            history = await self._history(grant)
             agent = self._settings.agent(grant.agent)
-            tools = await self._tools(grant, accumulator, agent, claimed_at)
+            tools = await self._tools(grant, accumulator, agent, claimed_at, holder)
             return self._driver(grant, agent, tools, history, accumulator, claimed_at + grant.remaining_s)
-        except TurnCancelled:
+        except (Fenced, Rewound, TurnCancelled, TurnSealed):
             raise
-        except ConfigurationError as error:
-            failure = Failure("input", "not_configured", str(error))
-        except ToolsUnavailable as error:
-            if self._is_draining() and self._settings.turns.on_drain == "handoff":
-                await self._void(grant, accumulator)
-                await accumulator.release()
-                return None
-            failure = Failure("tool_failure", "tools_unavailable", str(error))
-        except Exception as error:
-            # Given back to others a few times, as after a crash; then it must end, or it would go round for ever.
-            may_pass = grant.progress.crashes < self._settings.turns.crash_cap and grant.remaining_s > 0
-            if may_pass or is_unanswered(error):
-                raise
-            fault("turn_cannot_be_driven", error, turn=grant.turn, session=grant.session)
-            message = f"No process could begin to run this turn ({type(error).__name__}); its log has the place."
-            failure = Failure("internal", "cannot_be_driven", message)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the turn must not go round for ever
+            failure = self._failure(grant, error)
+        if failure is None:
+            await self._void(grant, accumulator)
+            await accumulator.release()
+            return None
         await self._seal(grant, accumulator, Ending("failed", None, failure))
         warn("turn_not_driven", turn=grant.turn, code=failure.code)
         return None
 
+    def _known_ending(self, grant: Grant) -> Ending | None:
+        """How the turn ends, where nobody and nothing is needed to end it."""
+        answer = _answer_of(grant)
+        if answer is not None:
+            return verdict.ending(answer, (), may_nudge=False) or Ending("completed")
+        if grant.cancelled is not None:
+            return Ending("cancelled", grant.cancelled)
+        # Whatever takes the process down may wait already where the driver is made.
+        return verdict.death(grant.progress, self._settings.turns.crash_cap)
+
+    def _failure(self, grant: Grant, error: Exception) -> Failure | None:
+        """How the turn fails because no driver can be made. None: it is given back, and no crash is counted.
+
+        Raises `error` where others should try as after a crash.
+        """
+        match error:
+            case ConfigurationError():
+                return Failure("input", "not_configured", str(error))
+            case ToolsUnavailable():
+                is_handed_over = self._is_draining() and self._settings.turns.on_drain == "handoff"
+                return None if is_handed_over else Failure("tool_failure", "tools_unavailable", str(error))
+            case _ if is_unanswered(error):  # this process has no time left to ask, but it has not vanished
+                return None
+        may_pass = grant.progress.crashes < self._settings.turns.crash_cap and grant.remaining_s > 0
+        if may_pass and not isinstance(error, StoreUnavailable):
+            raise error
+        fault("turn_cannot_be_driven", error, turn=grant.turn, session=grant.session)
+        message = f"No process could begin to run this turn ({type(error).__name__}); its log has the place."
+        return Failure("internal", "cannot_be_driven", message)
+
     async def _tools(
-        self, grant: Grant, accumulator: ExecutionOutputAccumulator, agent: AgentSettings, claimed_at: float
+        self,
+        grant: Grant,
+        accumulator: ExecutionOutputAccumulator,
+        agent: AgentSettings,
+        claimed_at: float,
+        holder: LeaseHolder,
     ) -> Mapping[str, Tool]:
         """The tools that an agent offers. A server may be as long out of reach as a tool may be silent."""
         patience_ends = claimed_at + min(self._settings.turns.tool_timeout_s, grant.remaining_s)
         while True:
             try:
-                return await self._listed(grant, agent)
+                return await self._listed(grant, agent, holder)
             except ToolsUnavailable as error:
                 again_at = monotonic() + max(error.retry_after_s, _LOOK_S)
                 if again_at >= patience_ends:
@@ -129,17 +160,24 @@ class DriverMaker:
                 while monotonic() < again_at:  # a drain and a lost lease are seen at once, or nearly so
                     if self._is_draining():
                         raise
-                    if not self._holds(grant.turn, grant.nonce):
+                    if holder.is_lost:
                         raise Fenced(grant.turn) from None
                     await accumulator.check_wanted()
                     await asyncio.sleep(min(_LOOK_S, max(0.0, again_at - monotonic())))
 
-    async def _listed(self, grant: Grant, agent: AgentSettings) -> Mapping[str, Tool]:
-        """One look at the tools; given up when this process shuts down, as servers may take their time to answer."""
+    async def _listed(self, grant: Grant, agent: AgentSettings, holder: LeaseHolder) -> Mapping[str, Tool]:
+        """One look at the tools, whose servers may take their time to answer.
+
+        Given up when this process shuts down, and when the turn is lost or is to end.
+        """
         listing = asyncio.get_running_loop().create_task(self._shelf.offered(grant.agent, agent))
         try:
             while not listing.done():
                 await asyncio.wait({listing}, timeout=_LOOK_S)
+                if holder.is_lost:
+                    raise Fenced(grant.turn)
+                if holder.cancel_reason is not None:
+                    raise TurnCancelled(f"{grant.turn}: the turn is to end")
                 if self._is_draining() and not listing.done():
                     raise ToolsUnavailable(
                         f"agents.{grant.agent}.tools: this process shuts down before their servers have answered"

@@ -18,14 +18,14 @@ from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
 from worker.engine.lease_holder import LeaseHolder
 from worker.engine.recording import tell_of_claim
 from worker.engine.suspects import Suspects
-from worker.errors import Fenced, Rewound, StoreFull, TurnCancelled, TurnSealed
+from worker.errors import Fenced, Rewound, StoreFull, StoreUnavailable, TurnCancelled, TurnSealed
 from worker.observability import warn
 from worker.settings import WorkerSettings
 from worker.store import connect, journal, lease
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import ensure_meta
 from worker.store.lease import Grant, Suspected
-from worker.store.repeat import is_unanswered, until_answered
+from worker.store.repeat import UNANSWERED, is_unanswered, until_answered
 from worker.store.server import warn_of_shortcomings
 from worker.store.tick import StagingTick
 
@@ -75,7 +75,6 @@ class TurnProcess:
             settings,
             self._history,
             self._health,
-            self._heartbeat.holds,
             self._heartbeat.is_valid,
             lambda: self._draining,
         )
@@ -226,14 +225,34 @@ class TurnProcess:
             warn("turn_suspected", turn=claimed.turn, session=session, crashes=claimed.crashes, has_room=may_start_one)
         return None
 
-    async def _history(self, grant: Grant, patience_ends: float) -> tuple[Message, ...]:
+    async def _history(self, grant: Grant) -> tuple[Message, ...]:
+        """What was said before, asked for as any step of a turn is.
+
+        Raises `StoreUnavailable` when it is not answered for as long as a tool may be silent, though renewals are.
+        """
         settings = self._settings
-        return await until_answered(
-            lambda: journal.history(
-                self._redis, grant.session, grant.turn, settings.turns.history_turns, settings.partitions
-            ),
-            lambda: monotonic() < patience_ends,
-        )
+        waits_since = monotonic()
+
+        def is_hopeless() -> bool:
+            return monotonic() - waits_since >= settings.turns.tool_timeout_s
+
+        def going() -> bool:
+            nonlocal waits_since
+            if not self._heartbeat.is_valid(grant.turn, grant.nonce):  # it is the store that is away
+                waits_since = monotonic()
+            return self._may_ask(grant) and not is_hopeless()
+
+        try:
+            return await until_answered(
+                lambda: journal.history(
+                    self._redis, grant.session, grant.turn, settings.turns.history_turns, settings.partitions
+                ),
+                going,
+            )
+        except UNANSWERED as error:
+            if is_hopeless():
+                raise StoreUnavailable(f"{grant.turn}: what was said before it cannot be read") from error
+            raise
 
     async def _drive(self, grant: Grant, claimed_at: float) -> None:
         partition = ids.partition_of_session(grant.session, self._settings.partitions)
@@ -246,7 +265,7 @@ class TurnProcess:
         holder = LeaseHolder()
         self._heartbeat.hold(grant, partition, holder, claimed_at)
         try:
-            driver = await self._maker.made(grant, accumulator, claimed_at)
+            driver = await self._maker.made(grant, accumulator, claimed_at, holder)
             if driver is not None and not holder.is_lost:
                 holder.driver = driver
                 if holder.cancel_reason is not None:

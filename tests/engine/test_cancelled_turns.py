@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -16,14 +17,19 @@ import redis.asyncio
 
 from channels.rehearsal.server import StandIn
 from tests.support.stack import eventually, stand_in
-from worker import api
-from worker.engine import heartbeat
+from worker import api, ids
+from worker.codecs.events import ToolCall
+from worker.engine import heartbeat, recording
 from worker.output.events import Output, TextStreamDiscardedOutput, TurnCompletedOutput
 from worker.settings import WorkerSettings
+from worker.store import keys
 from worker.store.accumulator import ExecutionOutputAccumulator
+from worker.store.lease import claim
 from worker.store.outputs import all_outputs
 from worker.store.records import TurnRecord, read_text, read_turn
 from worker.turn.events import InboxMessage
+from worker.turn.facts import Committed
+from worker.turn.usage import NO_USAGE
 from worker.wiring import TurnProcess
 
 WITHIN_S = 20.0
@@ -256,6 +262,61 @@ async def test_a_turn_whose_tools_are_out_of_reach_is_not_waited_for(
         await it.cancel(turn)
         await check(it, turn, "")
         assert it.requests == 0
+
+
+@pytest.mark.requirement("cancel:told")
+async def test_a_turn_whose_server_of_tools_hangs_is_not_waited_for(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
+) -> None:
+    asked = asyncio.Event()
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        try:
+            await asyncio.sleep(NEVER_S)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    hangs: dict[str, Any] = {
+        "mcp": {"slow": {"url": f"http://127.0.0.1:{port}/mcp"}},
+        "agents": {"default": {"tools": ["mcp:slow"]}},
+    }
+    async with scene(ANSWER, tmp_path, real_url, real_redis, **hangs) as it:
+        turn = await it.submit()
+        it.drive()
+        async with asyncio.timeout(WITHIN_S):
+            await asked.wait()
+        began = monotonic()
+        await it.cancel(turn)
+        await check(it, turn, "")
+        assert monotonic() - began < 5, "as fast as any other cancel"
+        assert it.requests == 0
+    server.close()
+
+
+@pytest.mark.requirement("cancel:one-line")
+async def test_a_cancel_that_finds_nothing_open_tells_of_no_discard(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(recording, "warn", lambda event, **_: told.append(event))
+    async with scene(ANSWER, tmp_path, real_url, real_redis) as it:
+        turn = await it.submit()
+        grant = await claim(real_redis, "chat/1", ids.new_nonce(), 0.1, 1)
+        assert grant is not None
+        accumulator = ExecutionOutputAccumulator(real_redis, grant, lambda: True)
+        await accumulator.open_call(1, 1, 0, True)
+        await accumulator.commit(
+            Committed(1, 1, "I look. ", (ToolCall("t1", "clock", "{}", {}),), "tool_calls", None), NO_USAGE, []
+        )
+        await it.cancel(turn)
+        await real_redis.hset(keys.turn_record(turn), "lease_ms", 1)
+        it.drive()
+        await check(it, turn, "I look. ")
+    assert "turn_taken_over" in told
+    assert "call_discarded" not in told
 
 
 @pytest.mark.requirement("cancel:first-writer-wins")

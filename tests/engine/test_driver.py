@@ -14,6 +14,7 @@ from tests.store.turns import Redis, granted, outputs_of, record_of
 from tests.support.turns import CLOCK, completed, machine, text, tool_call
 from worker.codecs.messages import Request, ToolSpec
 from worker.engine import driver as driver_module
+from worker.engine import timer
 from worker.engine.driver import TurnDriver
 from worker.engine.health import ProviderHealth
 from worker.engine.toolbox import Toolbox
@@ -178,6 +179,7 @@ async def driving(redis: Redis, monkeypatch: pytest.MonkeyPatch, **changes: Any)
     clock = Clock()
     with monkeypatch.context() as patch:
         patch.setattr(driver_module, "monotonic", clock)
+        patch.setattr(timer, "monotonic", clock)
         patch.setattr(asyncio.get_running_loop(), "time", clock)
         scene = Scene(redis, grant, clock, **changes)
         running = asyncio.ensure_future(scene._run())

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -250,6 +252,39 @@ async def test_after_an_outage_living_drivers_renew_before_anyone_sweeps_or_clai
             await until(lambda: "waiting" in woken.sessions, "the next sweep")
             assert heartbeat.may_claim()
     assert not told.is_lost
+
+
+@pytest.mark.requirement("lease:heartbeat:refused")
+async def test_a_server_that_may_not_be_asked_for_its_run_is_swept_all_the_same(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    await submitted(real_redis, "waiting")
+    execute: Any = real_redis.execute_command
+    await execute("ACL", "SETUSER", "default", "-info")
+    try:
+        woken = Woken()
+        async with beating(real_url, woken) as heartbeat:
+            await until(lambda: "waiting" in woken.sessions, "a sweep")
+            assert heartbeat.may_claim()
+    finally:
+        await execute("ACL", "SETUSER", "default", "+info")
+
+
+@pytest.mark.requirement("lease:heartbeat:refused")
+async def test_a_step_that_the_server_refuses_is_no_outage(real_redis: redis.asyncio.Redis, real_url: str) -> None:
+    faults: list[str] = []
+    logged = logging.getLogger("lastword")
+    catch = logging.Handler()
+    catch.emit = lambda record: faults.append(record.getMessage())  # type: ignore[method-assign]
+    logged.addHandler(catch)
+    await real_redis.set(keys.due(0), "no sorted set")
+    try:
+        async with beating(real_url, Woken()) as heartbeat:
+            await until(lambda: "heartbeat_failed" in faults, "the refusal to be told")
+            assert heartbeat.may_claim()
+    finally:
+        logged.removeHandler(catch)
+    assert "heartbeat_lost_redis" not in faults
 
 
 @pytest.mark.requirement("cancel:told")

@@ -2,18 +2,20 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 import redis.asyncio
 
-from tests.support.stack import eventually
+from tests.support.stack import eventually, stand_in
 from worker import api, drivers
 from worker.errors import StoreError
+from worker.process_sections import ProcessSettings
 from worker.settings import WorkerSettings
-from worker.store import keys
+from worker.store import journal, keys
 from worker.store.records import TurnRecord, read_turn
 from worker.wiring import TurnProcess
 
@@ -86,6 +88,83 @@ async def test_a_turn_whose_journal_cannot_be_read_ends(real_redis: redis.asynci
         record = await ended(real_redis, process, submitted.session, submitted.turn)
     assert record.failure is not None
     assert record.failure.code == "cannot_be_driven"
+
+
+def unanswered(monkeypatch: pytest.MonkeyPatch, going_on: Callable[[int], Awaitable[bool]]) -> list[int]:
+    """What a session has said is not answered as long as `going_on` says so of the number of the try."""
+    read, tries = journal.history, [0]
+
+    async def history(*args: Any) -> Any:
+        tries[0] += 1
+        if await going_on(tries[0]):
+            raise redis.ConnectionError("away")
+        return await read(*args)
+
+    monkeypatch.setattr(journal, "history", history)
+    return tries
+
+
+@pytest.mark.requirement("lease:not-driven:outage")
+async def test_an_outage_while_a_driver_is_made_counts_no_crash(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over_at: list[float] = []
+
+    async def longer_than_a_lease(_: int) -> bool:
+        over_at[:] = over_at or [monotonic() + 1.0]  # the lease lasts 0.4 s
+        return monotonic() < over_at[0]
+
+    tries = unanswered(monkeypatch, longer_than_a_lease)
+    async with stand_in('[[calls]]\nsteps = [ { text = "Here." } ]\n', tmp_path) as provider:
+        settings = settings_of(real_url, provider.base_url)
+        async with running(settings) as process:
+            submitted = await api.submit(settings, real_redis, prompt="x", source="test", wake=lambda _: None)
+            await process.run_session(submitted.session)
+    record = await read_turn(real_redis, submitted.turn)
+    assert record is not None
+    assert (record.outcome, record.crashes) == ("completed", 0)
+    assert tries[0] > 1
+
+
+@pytest.mark.requirement("lease:not-driven:outage")
+async def test_a_process_that_has_no_time_left_to_ask_hands_over_what_it_has_not_begun(
+    real_redis: redis.asyncio.Redis, real_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def for_ever(_: int) -> bool:
+        return True
+
+    tries = unanswered(monkeypatch, for_ever)
+    settings = settings_of(real_url).model_copy(update={"processes": ProcessSettings(drain_s=1)})
+    async with running(settings) as process:
+        submitted = await api.submit(settings, real_redis, prompt="x", source="test", wake=lambda _: None)
+        driving = asyncio.ensure_future(process.run_session(submitted.session))
+
+        async def look() -> int:
+            return tries[0]
+
+        await eventually(look, bool, "the session to be read", WITHIN_S)
+        process.drain()
+        async with asyncio.timeout(WITHIN_S):
+            await driving
+    record = await read_turn(real_redis, submitted.turn)
+    assert record is not None
+    assert (record.state, record.crashes) == ("queued", 0)
+
+
+@pytest.mark.requirement("lease:not-driven:ends")
+async def test_a_turn_whose_session_alone_is_never_read_ends_and_no_crash_is_counted(
+    real_redis: redis.asyncio.Redis, real_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def for_ever(_: int) -> bool:
+        return True
+
+    unanswered(monkeypatch, for_ever)
+    settings = settings_of(real_url)
+    settings = settings.model_copy(update={"turns": settings.turns.model_copy(update={"tool_timeout_s": 1.0})})
+    async with running(settings) as process:
+        record = await sealed(real_redis, process, settings)
+    assert record.failure is not None
+    assert (record.failure.code, record.crashes) == ("cannot_be_driven", 0)
 
 
 @pytest.mark.requirement("lease:not-driven:configuration")

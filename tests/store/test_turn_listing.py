@@ -8,7 +8,7 @@ import pytest
 from tests.store.turns import Redis, ask, driven, driver_of, granted, new_turn, taken, with_tools
 from worker import ids
 from worker.output.events import Outcome, TurnCompletedOutput
-from worker.store import keys
+from worker.store import keys, listing
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import submit
 from worker.store.lease import claim
@@ -122,6 +122,61 @@ async def test_more_turns_than_a_page_are_found_in_order(any_redis: Redis) -> No
     await pipeline.execute()
     wanted = [turn for _, turn in sorted(made, reverse=True)]
     assert turns(await find(any_redis, 1, ENDED, 10_000)) == wanted
+
+
+@pytest.mark.requirement("status:list:while-turns-end")
+async def test_a_turn_that_ends_while_it_is_looked_for_is_told_once_as_what_it_is(
+    any_redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accumulator = await driven(any_redis)
+    look = listing.peek
+
+    async def peek_and_end(*args: Any) -> Any:
+        seen = await look(*args)
+        if (await any_redis.hget(keys.turn_record(accumulator.turn), "state")) == b"running":
+            await seal(accumulator, "completed")
+        return seen
+
+    monkeypatch.setattr(listing, "peek", peek_and_end)
+    both = await find(any_redis, 1, Wanted(states=LIVE, outcomes=OUTCOMES), 50)
+    assert [(record.turn, record.state) for record in both.turns] == [(accumulator.turn, "sealed")]
+    monkeypatch.undo()
+    accumulator = await driven(any_redis, session="chat/2")
+    monkeypatch.setattr(listing, "peek", peek_and_end)
+    assert turns(await find(any_redis, 1, Wanted(), 50)) == []
+
+
+@pytest.mark.requirement("status:list:while-turns-end")
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_turns_that_end_between_two_pages_hide_no_other(
+    any_redis: Redis, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """A page is 200 turns. `at_once`: all were submitted in the same millisecond."""
+    made = [ids.new_turn(0) for _ in range(450)]
+    made.sort()
+    pipeline = any_redis.pipeline(transaction=False)
+    for number, turn in enumerate(made):
+        record = {
+            "state": "queued",
+            "agent": "a",
+            "labels": "{}",
+            "created_ms": 1,
+            "totals": "{}",
+            "destinations": "[]",
+        }
+        rest = dict.fromkeys(("session", "message", "source", "failure"), "")
+        counts = dict.fromkeys(("marker", "discards", "calls", "crashes"), 0)
+        pipeline.hset(keys.turn_record(turn), mapping={**rest, **counts, **record})
+        pipeline.zadd(keys.live(0), {turn: 5 if at_once else number})
+    await pipeline.execute()
+    look = listing.peek
+
+    async def peek_and_end(*args: Any) -> Any:
+        await any_redis.zrem(keys.live(0), *made[:100])
+        return await look(*args)
+
+    monkeypatch.setattr(listing, "peek", peek_and_end)
+    assert turns(await find(any_redis, 1, Wanted(), 1000)) == made
 
 
 @pytest.mark.requirement("status:list:bounded")

@@ -13,7 +13,7 @@ from worker.codecs.events import ToolCall
 from worker.codecs.messages import AssistantMessage, Message, Request, ToolMessage, UserMessage
 from worker.codecs.wires import WIRES, codec_of
 from worker.turn.compaction import CLEARED, DEFAULT, Plan, compacted, is_due, with_summary, without_summary
-from worker.turn.facts import Committed, Compacted, Fact, ToolEnded
+from worker.turn.facts import Committed, Compacted, Fact, Joined, ToolEnded
 from worker.turn.start import CompactionTerms
 from worker.turn.summary import HEADING, SUMMARY_CHARS, shortened
 from worker.turn.transcript import Transcript, with_turn
@@ -144,6 +144,31 @@ def test_a_request_to_answer_again_belongs_to_the_answer_that_it_follows() -> No
     messages = (TURN, nudge, *step(0, "0"), nudge, *step(1, "1"), nudge)
     after, _ = compacted(messages, 0, Compacted(4, False, 9, 1, "Well."))
     assert after[1:] == (TURN, *step(1, "1"), nudge)
+
+
+@pytest.mark.requirement("compaction:joined")
+@pytest.mark.parametrize("kept_calls", [0, 1])
+def test_what_joined_the_turn_stays_word_for_word_beside_a_summary(kept_calls: int) -> None:
+    """It is as little answered as the message that began the turn."""
+    joined = [Joined(2, "turn_b", "Send it to Bob."), Joined(2, "turn_c", "Never to Eve.")]
+    facts: list[Fact] = [
+        Committed(1, 1, "Looking. " * 90, (ToolCall("t1", "look", "{}", {}),), "tool_calls", None),
+        ToolEnded(1, 0, "r1", None),
+        *joined,
+        Committed(2, 1, "On it. " * 90, (ToolCall("t2", "look", "{}", {}),), "tool_calls", None),
+        ToolEnded(2, 0, "r2", None),
+    ]
+    transcript = Transcript((*HISTORY, UserMessage("h" * 9000)), TURN.text, facts)
+    messages, at = transcript.conversation()
+    chosen = plan(messages, at, kept_calls=kept_calls)
+    assert chosen is not None
+    assert "Bob" not in str(chosen.summary_request)
+    transcript.add(replace(with_summary(chosen, "Short."), before_call=3))
+    after, at = transcript.conversation()
+    told = [message for message in after if isinstance(message, UserMessage)]
+    assert [message.text for message in told[1:]] == [TURN.text, *(each.text for each in joined)]
+    assert after[at] == TURN
+    assert len(after) == 4 + 2 * kept_calls
 
 
 @pytest.mark.requirement("compaction:summary")
@@ -332,7 +357,8 @@ WORDS = st.sampled_from(["", "yes", "w" * 300, "w" * 3000])
 CALLS = st.lists(WORDS, max_size=3)
 ANSWERS = st.tuples(st.sampled_from(["", "Let me look.", "l" * 900]), CALLS)
 TOKENS = st.sampled_from([None, 100, 800, 5000])
-HAPPENINGS = st.lists(st.one_of(ANSWERS, st.tuples(TOKENS, st.booleans(), st.booleans())), max_size=14)
+JOINING = st.tuples(st.sampled_from(["And Bob?", "b" * 900]))
+HAPPENINGS = st.lists(st.one_of(ANSWERS, JOINING, st.tuples(TOKENS, st.booleans(), st.booleans())), max_size=14)
 TERMS_OF_ANY_KIND = st.builds(
     CompactionTerms,
     kept_results=st.integers(0, 4),
@@ -346,7 +372,9 @@ def lived(history: tuple[Message, ...], happenings: list[Any], terms: Compaction
     transcript = Transcript(history, TURN.text, ())
     call = 0
     for happening in happenings:
-        if len(happening) == 2:
+        if len(happening) == 1:
+            transcript.add(Joined(call + 1, "turn_b", happening[0]))
+        elif len(happening) == 2:
             text, outcomes = happening
             call += 1
             calls = tuple(ToolCall(f"t{call}.{i}", "look", "{}", {}) for i in range(len(outcomes)))

@@ -10,9 +10,10 @@ from worker.codecs.events import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """What a person (or a job) wrote."""
+    """What a person (or a job) wrote. `joined`: to a turn that ran; no wire format tells it."""
 
     text: str
+    joined: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

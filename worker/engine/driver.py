@@ -4,7 +4,7 @@ What belongs here: performing commands. What must not be known here: what to do 
 stored (the accumulator's), how bytes are read (`stream`).
 
 Events wait in one queue with the time they arrived, so a store that is slow to answer never makes a living stream look
-dead. The timer is armed lazily: a new deadline costs nothing unless it is nearer than the one that is armed.
+dead.
 """
 
 import asyncio
@@ -17,8 +17,9 @@ from worker.codecs.events import ToolCall
 from worker.codecs.messages import Request
 from worker.engine.health import ProviderHealth
 from worker.engine.recording import Asked, Recording
+from worker.engine.timer import LazyTimer
 from worker.engine.toolbox import Toolbox
-from worker.errors import Fenced, InboxChanged
+from worker.errors import Fenced, InboxChanged, StoreFull
 from worker.observability import info, warn
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.lease import Grant
@@ -35,7 +36,7 @@ class TurnDriver:
     """Drives one claimed turn to its seal, to a hand-off, or to the loss of its lease.
 
     `health` is told how the providers do. `is_valid`: whether the lease is surely still ours. Raises `Fenced`,
-    `Rewound` or `TurnCancelled` from the store.
+    `Rewound` or `TurnCancelled` from the store, and `StoreFull` once the tools that run have ended.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the joints of a turn, each named
@@ -57,15 +58,15 @@ class TurnDriver:
         self._health = health
         self._is_valid = is_valid
         self._queue: asyncio.Queue[tuple[float, Event]] = asyncio.Queue()
-        self._timer: asyncio.TimerHandle | None = None
-        self._armed_for = 0.0
-        """The deadline of the timer that is armed."""
+        self._timer = LazyTimer(lambda: None if self._ended else machine.deadline(), self._look_at_the_clock)
         self._reader: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewal = asyncio.Event()
         self._ended = False
         self._lost = False
         self._has_no_time = False
+        self._full: StoreFull | None = None
+        """The store has no room for the next step; what runs may still end, which needs none."""
         self._tools: set[asyncio.Task[None]] = set()
         self._has_tick = False
         """A look at the clock is queued. A second one would keep the first from ever coming to its turn."""
@@ -108,7 +109,7 @@ class TurnDriver:
             except Exception as error:  # noqa: BLE001 - raised below, bare: a group would hide its type
                 failure = error
             finally:
-                self._cancel_timer()
+                self._timer.cancel()
                 for task in self._tasks:
                     task.cancel()
         if failure is not None:
@@ -125,8 +126,10 @@ class TurnDriver:
             self._has_tick = False
             arrived = monotonic()
         for command in self._machine.handle(event, arrived):
-            await self._perform(command)
-        self._arm_timer()
+            await self._perform_if_room(command)
+        if self._full is not None and not self._tools and self._queue.empty():
+            raise self._full
+        self._timer.set()
 
     def _tell(self, event: Event) -> None:
         self._queue.put_nowait((monotonic(), event))
@@ -136,33 +139,18 @@ class TurnDriver:
             self._has_tick = True
             self._tell(Tick())
 
-    # The timer.
-
-    def _arm_timer(self) -> None:
-        deadline = self._machine.deadline()
-        if deadline is None or self._ended or (self._timer is not None and self._armed_for <= deadline):
-            return
-        self._cancel_timer()
-        self._armed_for = deadline
-        self._timer = asyncio.get_running_loop().call_later(deadline - monotonic(), self._timer_fired)
-
-    def _timer_fired(self) -> None:
-        self._timer = None
-        deadline = self._machine.deadline()
-        if deadline is not None and deadline <= monotonic():
-            # A process that slept or was busy finds its timers due before it has read what came meanwhile. A loop looks
-            # at its sockets between a callback and the one that this sets up.
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._look_at_the_clock)
-        else:
-            self._arm_timer()
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     # The commands, one at a time and in order.
+
+    async def _perform_if_room(self, command: c.Command) -> None:
+        """Tools that run are not cut off for want of room: they end and are recorded, but no further one begins."""
+        if self._full is not None and isinstance(command, c.RunTools | c.AskApproval):
+            return
+        if self._full is not None and not isinstance(command, c.RecordToolResult | c.StopTools | c.Warn):
+            raise self._full
+        try:
+            await self._perform(command)
+        except StoreFull as error:
+            self._full = error
 
     async def _perform(self, command: c.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
         match command:
@@ -247,7 +235,12 @@ class TurnDriver:
             await self._hold_valid()
             running = self._spawn(self._run_tool(command.call, index, tool_call))
             self._tools.add(running)
-            running.add_done_callback(self._tools.discard)
+            running.add_done_callback(self._tool_ended)
+
+    def _tool_ended(self, task: asyncio.Task[None]) -> None:
+        self._tools.discard(task)
+        if self._full is not None:
+            self._look_at_the_clock()
 
     async def _run_tool(self, call: int, index: int, tool_call: ToolCall) -> None:
         self._tell(await self._toolbox.run(self._grant, call, index, tool_call))

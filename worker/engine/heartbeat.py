@@ -27,6 +27,7 @@ from worker.engine.wakes import Wakes
 from worker.observability import fault, info, warn
 from worker.store import approvals, cancels, lease
 from worker.store import health as shared_health
+from worker.store.repeat import is_unanswered
 
 _SWEEP_LIMIT = 100
 _LOOK_S = 0.4
@@ -176,13 +177,14 @@ class Heartbeat:
     def _guarded(self, step: Callable[[], None]) -> None:
         try:
             step()
-        except (redis.RedisError, OSError) as error:
-            self._calm_from = monotonic() + self._limits.ttl_s
-            metrics.heartbeat_missed("redis")
-            warn("heartbeat_lost_redis", error=type(error).__name__)
         except Exception as error:  # noqa: BLE001 - a thread that ended would take every turn of the process with it
-            metrics.heartbeat_missed("fault")
-            fault("heartbeat_failed", error)
+            if is_unanswered(error):
+                self._calm_from = monotonic() + self._limits.ttl_s
+                metrics.heartbeat_missed("redis")
+                warn("heartbeat_lost_redis", error=type(error).__name__)
+            else:  # it was there, and refused
+                metrics.heartbeat_missed("fault")
+                fault("heartbeat_failed", error)
 
     def _renew(self) -> None:
         if not self._loop_ticks():
@@ -255,8 +257,17 @@ class Heartbeat:
         for partition in range(self._partitions):
             approvals.expire_due(self._client, partition)
 
+    def _asked_run_id(self) -> bytes:
+        """Which run of the server this is; nothing where it may not be asked: then the pulse tells of restarts."""
+        try:
+            return str(self._client.info("server").get("run_id", "")).encode()
+        except redis.ResponseError as error:
+            if is_unanswered(error):
+                raise
+            return b""
+
     def _sweep(self, wakes: Wakes) -> None:
-        run_id = str(self._client.info("server").get("run_id", "")).encode()
+        run_id = self._asked_run_id()
         if run_id != self._run_id:
             if self._run_id:
                 self._calm_from = monotonic() + self._limits.ttl_s

@@ -128,9 +128,9 @@ class Recording:
             streamed=command.streamed,
             died="" if command.resumes_spent is None else command.provider,
         )
-        is_others = command.reason == "takeover"
+        is_others = self.asked is None
         if is_others and not self._grant.progress.is_open:
-            return  # a takeover discards in any case; there was nothing
+            return  # whoever begins or ends a turn discards in any case; there was nothing
         asked = None if is_others else self.asked
         self._discarded += 1
         self._provider = command.provider or self._provider

@@ -91,7 +91,7 @@ async def warn_of_shortcomings(client: redis.asyncio.Redis) -> None:
     """Say at the start of a process what `lastword doctor` would say of its server. It starts all the same."""
     try:
         facts = await server_facts(client)
-    except Exception as error:  # noqa: BLE001 - whatever it was: all works without being asked
+    except Exception as error:  # noqa: BLE001 - whatever it was, INFO that is not permitted, say: turns run without
         warn("redis_not_looked_at", error=type(error).__name__)
         return
     for one in shortcomings(facts):

@@ -5,8 +5,9 @@ known here: how the summary is asked for over the network (`sidecar`), where fac
 
 Two means. The results of tools are the bulk of most conversations and the first to lose their use, so the old ones go
 first; that costs nothing. If that is not enough, a summary takes the place of all that was said before the turn's
-message and of the turn's older answers. The turn's message and the last answers with all their results stay as they
-are, so a tool call is never without its result, and no wire format refuses what is left.
+message and of the turn's older answers. The turn's message, what has joined it (nobody has answered it yet, while the
+turn goes on) and the last answers with all their results stay as they are, so a tool call is never without its result,
+and no wire format refuses what is left.
 
 Nothing of this touches the journal: what was said stays there, and a `Compacted` fact says how it is shown.
 """
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from worker.codecs.messages import AssistantMessage, Message, ToolMessage
+from worker.codecs.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from worker.turn import summary as summaries
 from worker.turn.facts import Compacted
 from worker.turn.start import CompactionTerms
@@ -50,8 +51,9 @@ def compacted(messages: tuple[Message, ...], turn_message_at: int, fact: Compact
     messages that stood when it was recorded, in order. A second time the same fact changes nothing.
     """
     if fact.summary is not None:
-        kept = messages[_kept_from(messages, turn_message_at, fact.kept_calls) :]
-        messages = (summaries.told(fact.summary), messages[turn_message_at], *kept)
+        kept_from = _kept_from(messages, turn_message_at, fact.kept_calls)
+        joined = filter(_has_joined, messages[turn_message_at + 1 : kept_from])
+        messages = (summaries.told(fact.summary), messages[turn_message_at], *joined, *messages[kept_from:])
         turn_message_at = 1
     results = [place for place, message in enumerate(messages) if isinstance(message, ToolMessage)]
     old = set(results[: max(len(results) - fact.kept_results, 0)])
@@ -183,7 +185,8 @@ class _Conversation:
     def summed_up(self, fact: Compacted) -> tuple[Message, ...]:
         """The messages that the summary takes the place of."""
         at = self._turn_message_at
-        return self._messages[:at] + self._messages[at + 1 : _kept_from(self._messages, at, fact.kept_calls)]
+        own = self._messages[at + 1 : _kept_from(self._messages, at, fact.kept_calls)]
+        return self._messages[:at] + tuple(message for message in own if not _has_joined(message))
 
     def is_worth_a_summary(self, fact: Compacted) -> bool:
         """Whether enough goes; after an overflow, whether anything goes, for there is nothing else to be done."""
@@ -225,6 +228,10 @@ def _kept_from(messages: Sequence[Message], turn_message_at: int, kept_calls: in
     if len(answers) <= kept_calls:
         return turn_message_at + 1
     return answers[-kept_calls] if kept_calls else len(messages)
+
+
+def _has_joined(message: Message) -> bool:
+    return isinstance(message, UserMessage) and message.joined
 
 
 def _unread(messages: Sequence[Message]) -> int:

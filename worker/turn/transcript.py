@@ -121,7 +121,7 @@ def _told(
         if isinstance(fact, Committed):
             messages += _answer(fact, results, goes_on=goes_on)
         elif isinstance(fact, Joined):
-            messages += (UserMessage(fact.text),)
+            messages += (UserMessage(fact.text, joined=True),)
         elif isinstance(fact, Compacted):
             messages, begins_at = compacted(messages, begins_at, fact)
     return messages, begins_at

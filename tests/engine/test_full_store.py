@@ -1,0 +1,85 @@
+"""A store that becomes full while tools run: what runs ends and is recorded, and nothing further begins."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from tests.support.stack import eventually, stand_in
+from tests.support.whole_turns import settings_of
+from worker import api
+from worker.errors import StoreFull
+from worker.output.events import ToolCallOutput, ToolResultOutput
+from worker.store.accumulator import ExecutionOutputAccumulator
+from worker.store.outputs import all_outputs
+from worker.store.records import read_text, read_turn
+from worker.wiring import TurnProcess
+
+INSTALLED = Path(__file__).parents[1] / "process" / "installed"
+WITHIN_S = 20.0
+SCRIPT = """
+[[calls]]
+steps = [ { tool = "gate" }, { tool = "note" } ]
+
+[[calls]]
+steps = [ { text = "Done." } ]
+"""
+
+
+@pytest.mark.requirement("tools:full-store")
+async def test_a_tool_that_runs_when_the_store_becomes_full_ends_and_is_recorded(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(INSTALLED))
+    monkeypatch.setenv("GATE", str(tmp_path / "gate"))
+    monkeypatch.setenv("TOOL_RUNS", str(tmp_path / "runs"))
+    start, refused = ExecutionOutputAccumulator.tool_start, asyncio.Event()
+
+    async def full_from_the_second_on(self: ExecutionOutputAccumulator, call: int, index: int, outputs: Any) -> None:
+        if index == 0 or refused.is_set():
+            await start(self, call, index, outputs)
+            return
+        await real_redis.config_set("maxmemory", 1)
+        with pytest.raises(StoreFull):
+            await start(self, call, index, outputs)
+        refused.set()
+        raise StoreFull("no room")
+
+    monkeypatch.setattr(ExecutionOutputAccumulator, "tool_start", full_from_the_second_on)
+    async with stand_in(SCRIPT, tmp_path) as provider:
+        settings = settings_of(real_url, provider.base_url, agents={"default": {"tools": ["gate", "note"]}})
+        process = TurnProcess(settings)
+        await process.start()
+        try:
+            turn, session = await _submitted(settings, real_redis)
+            driving = asyncio.ensure_future(process.run_session(session))
+            async with asyncio.timeout(WITHIN_S):
+                await refused.wait()
+            (tmp_path / "gate").touch()
+            await eventually(
+                lambda: all_outputs(real_redis, turn),
+                lambda seen: any(isinstance(each, ToolResultOutput) for each in seen),
+                "the result of the tool that runs",
+                WITHIN_S,
+            )
+            assert not (tmp_path / "runs").exists()
+            await real_redis.config_set("maxmemory", 0)
+            async with asyncio.timeout(WITHIN_S):
+                await driving
+        finally:
+            await real_redis.config_set("maxmemory", 0)
+            await process.stop()
+    record = await read_turn(real_redis, turn)
+    assert record is not None
+    assert (record.outcome, record.crashes, await read_text(real_redis, turn)) == ("completed", 0, "Done.")
+    outputs = await all_outputs(real_redis, turn)
+    assert [each.name for each in outputs if isinstance(each, ToolCallOutput)] == ["gate", "note"]
+    assert [each.result for each in outputs if isinstance(each, ToolResultOutput)] == ["open", "noted"]
+    assert (tmp_path / "runs").read_text(encoding="utf-8") == f"{turn}:1:1\n"
+
+
+async def _submitted(settings: Any, client: redis.asyncio.Redis) -> tuple[str, str]:
+    submitted = await api.submit(settings, client, prompt="Look.", source="test", wake=lambda _: None)
+    return submitted.turn, submitted.session
