@@ -5,6 +5,7 @@ What belongs here: putting it together. What must not be known here: HTTP, how a
 Each sample of a process gets the labels `role` and `process`; the state of the whole, read at the scrape, has neither.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 
 import redis.asyncio
@@ -27,8 +28,12 @@ async def render(client: redis.asyncio.Redis, settings: Settings) -> bytes:
     """The body of an answer to a scrape, of `CONTENT_TYPE`. Raises what redis-py raises."""
     told = await processes.figures(client)
     survey = await look(client, settings)
+    return await asyncio.to_thread(_text, told, survey)  # many processes' figures take a while to read
+
+
+def _text(told: Mapping[str, tuple[str, bytes]], survey: Survey) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Given([*_merged(told), *state(survey)]))
+    registry.register(_Given(_merged(told, state(survey))))
     return generate_latest(registry)
 
 
@@ -42,12 +47,16 @@ class _Given(Collector):
         return self._metrics
 
 
-def _merged(told: Mapping[str, tuple[str, bytes]]) -> Iterator[Metric]:
-    merged: dict[str, Metric] = {}
+def _merged(told: Mapping[str, tuple[str, bytes]], whole: Iterable[Metric]) -> Iterator[Metric]:
+    """One family a name, also where a process of another version tells of what is the whole's here."""
+    merged: dict[str, Metric] = {family.name: family for family in whole}
     for process, (role, figures) in told.items():
         try:
             for family in text_string_to_metric_families(figures.decode()):
                 into = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                if into.type != family.type:  # what is counted there is something else here
+                    warn("figures_unreadable", process=process, error="type", figure=family.name)
+                    continue
                 into.samples += [_labelled(sample, role, process) for sample in family.samples]
         except ValueError as error:  # of another version; the others' figures are worth having
             warn("figures_unreadable", process=process, error=type(error).__name__)

@@ -7,7 +7,7 @@ survey is made and shown.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from channels.survey import Survey
+from channels.survey import Survey, hangs
 
 WAITS_TOO_LONG_S = 60.0
 """A turn or delivery that should go on at once waits a second or two, after a crash some ten."""
@@ -29,6 +29,11 @@ def faults(survey: Survey) -> list[Fault]:
 
 
 def _of_processes(survey: Survey) -> Iterator[Fault]:
+    hanging = [each for each in survey.processes if hangs(each) and not each.told.stopped]
+    if hanging:
+        names = ", ".join(each.told.name for each in hanging)
+        longest = max(each.told.loop_lag_s for each in hanging)
+        yield Fault("process_hangs", f"the loop of {names} has not answered for up to {longest:.0f} s: restart it")
     waiting = sum(each.waiting for each in survey.turns)
     if waiting and not survey.taking("turns"):
         yield Fault("no_turns_process", f"{waiting} turns wait and no turns process takes them: start one")
@@ -55,6 +60,13 @@ def _of_waits(survey: Survey) -> Iterator[Fault]:
     longest = max((each.waiting_oldest_s for each in survey.turns), default=0.0)
     if longest > WAITS_TOO_LONG_S and survey.taking("turns"):
         yield Fault("turns_wait", f"a turn has waited {longest:.0f} s for a process: start more turns processes")
+    late = max((each.due_oldest_s for each in survey.turns), default=0.0)
+    if late > WAITS_TOO_LONG_S and survey.taking("turns"):
+        yield Fault(
+            "due_late",
+            f"a session should have been looked at {late:.0f} s ago: look into the log of the turns "
+            "processes, or start more of them",
+        )
     due = max((each.due_oldest_s for each in survey.deliveries), default=0.0)
     if due > WAITS_TOO_LONG_S and survey.taking("delivery"):
         yield Fault("deliveries_wait", f"a delivery is {due:.0f} s late: start more delivery processes")

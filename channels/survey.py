@@ -7,9 +7,12 @@ The look is bounded: a few pipelines a partition, and no more than some thousand
 """
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import redis.asyncio
@@ -21,6 +24,11 @@ from worker.store import health, log, processes
 from worker.store import survey as turns
 from worker.store.processes import LivingProcess
 from worker.store.survey import TurnsSurvey
+
+_BROKER_LIMIT_S = 2.0
+
+HANGS_S = 10.0
+"""A loop that has not answered for so long hangs; only a restart helps."""
 
 LATELY_S = 86400.0
 """Ended turns and dead letters that are younger count as late ones."""
@@ -87,7 +95,12 @@ class Survey:
 
     def taking(self, role: str) -> list[LivingProcess]:
         """The processes of that role that take work."""
-        return [each for each in self.living(role) if not each.told.draining]
+        return [each for each in self.living(role) if not each.told.draining and not hangs(each)]
+
+
+def hangs(process: LivingProcess) -> bool:
+    """Whether its event loop does not answer."""
+    return process.told.loop_lag_s >= HANGS_S
 
 
 async def look(client: redis.asyncio.Redis, settings: Settings) -> Survey:
@@ -96,7 +109,7 @@ async def look(client: redis.asyncio.Redis, settings: Settings) -> Survey:
     rules = health.HealthRules(
         settings.provider_health.deaths, settings.provider_health.window_s, settings.provider_health.skip_s
     )
-    broker = asyncio.ensure_future(_broker(settings.broker()))
+    broker = asyncio.ensure_future(_broker.depths(settings.broker()))
     try:
         seconds, microseconds = await client.time()
         standings = await health.standings(client, settings.providers, rules)
@@ -137,11 +150,41 @@ async def _deliveries(client: redis.asyncio.Redis, partition: int) -> Deliveries
     )
 
 
-async def _broker(url: str) -> dict[str, int] | None:
-    try:
-        return await asyncio.to_thread(queue_depths, url)
-    except Exception:  # noqa: BLE001 - whatever the broker's client says, it may name the URL with its password
-        return None
+class _BrokerLook:
+    """Asks the broker in a thread of its own, one at a time: one that accepts and is silent holds up nobody.
+
+    Not a thread of the loop's own pool, whose threads a process waits for before it ends.
+    """
+
+    def __init__(self) -> None:
+        self._asked: tuple[str, float, Future[dict[str, int]]] | None = None
+
+    async def depths(self, url: str) -> dict[str, int] | None:
+        """How many wake-ups wait in each queue; None: the broker did not answer within 2 s."""
+        if self._asked is None or self._asked[0] != url or self._asked[2].done():
+            self._asked = (url, monotonic(), self._ask(url))
+        _, at, answer = self._asked
+        try:
+            async with asyncio.timeout(max(0.0, at + _BROKER_LIMIT_S - monotonic())):
+                return await asyncio.shield(asyncio.wrap_future(answer))
+        except Exception:  # noqa: BLE001 - whatever the broker's client says, it may name the URL with its password
+            return None
+
+    @staticmethod
+    def _ask(url: str) -> "Future[dict[str, int]]":
+        answer: Future[dict[str, int]] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(queue_depths(url))
+            except BaseException as error:  # noqa: BLE001 - it is told to who waits
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, name="lastword-broker-look", daemon=True).start()
+        return answer
+
+
+_broker = _BrokerLook()
 
 
 async def _redis(client: redis.asyncio.Redis) -> RedisState:

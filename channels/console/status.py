@@ -18,7 +18,7 @@ from channels.console.joined import Client, Joined, ask
 from channels.console.terminal import open_console
 from channels.faults import Fault, faults
 from channels.settings import Settings
-from channels.survey import DeliveriesSurvey, Survey, look
+from channels.survey import DeliveriesSurvey, Survey, hangs, look
 from worker.store.processes import LivingProcess
 from worker.store.survey import TurnsSurvey
 
@@ -145,6 +145,6 @@ def _processes(survey: Survey) -> Table:
 def _cells(process: LivingProcess, now_ms: int) -> list[str]:
     told = process.told
     what = {"turns": "turns", "delivery": "attempts"}.get(told.role, "requests")
-    state = "stopped" if told.stopped else "drains" if told.draining else "takes work"
+    state = "stopped" if told.stopped else "hangs" if hangs(process) else "drains" if told.draining else "takes work"
     up_s = max(0, now_ms - process.since_ms) / 1000
     return [told.name, f"{told.turns} {what}", state, f"{told.loop_lag_s:.3f} s", f"{up_s:.0f} s", told.version]

@@ -121,11 +121,15 @@ class Guard:
     rates: Rates
     body_bytes: int
 
-    async def admit(self, request: Request, operation: Operation) -> Token:
-        """Who asks, if he may. Raises `Refused`."""
+    async def admit(self, request: Request, operation: Operation) -> Token | None:
+        """Who asks, if he may; None: he needs no token. Raises `Refused`."""
+        if operation.scope is None or (operation.is_local and _is_local(request)):
+            if operation.is_counted:
+                await self.rates.count_stranger(_address(request))
+            return None
         token = await tokens.find(self.client, _bearer(request))
         if token is None:
-            await self.rates.count_failure(request.client.host if request.client else "unknown")
+            await self.rates.count_failure(_address(request))
             raise Refused(
                 "unauthorized",
                 "no valid token: send Authorization: Bearer TOKEN, with one of `lastword token create` that was not "
@@ -133,7 +137,7 @@ class Guard:
                 headers={"WWW-Authenticate": _REALM},
             )
         await self.rates.count_request(token.id)
-        require(token, operation.scope or "")
+        require(token, operation.scope)
         return token
 
 
@@ -154,8 +158,8 @@ def endpoint(operation: Operation, handler: Handler, guard: Guard) -> Callable[[
     async def answer(request: Request) -> Response:
         request.scope[_TRACE].route = operation.path
         try:
-            bearer = await guard.admit(request, operation) if operation.scope else None
-            if operation.scope:  # a probe may say what it likes
+            bearer = await guard.admit(request, operation)
+            if operation.scope and not operation.is_local:  # a probe may say what it likes
                 check_query(request, operation)
             body = await read_model(request, operation.request, guard.body_bytes) if operation.request else None
             return await handler(Call(request, bearer, body))
@@ -178,6 +182,17 @@ def _store_error(error: Exception) -> Refused | None:
     if is_unanswered(error):
         return away("Redis does not answer: send it again later")
     return None
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else "unknown"
+
+
+def _is_local(request: Request) -> bool:
+    """Whether it was asked on this machine, and not by a proxy for somebody else."""
+    if any(name in request.headers for name in ("x-forwarded-for", "forwarded", "via")):
+        return False
+    return _address(request) in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
 def _bearer(request: Request) -> str:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 Code = Literal[
+    "bad_request",
     "not_json",
     "invalid",
     "unauthorized",
@@ -35,6 +36,7 @@ Code = Literal[
 ]
 
 STATUS: Mapping[Code, int] = {
+    "bad_request": 400,
     "not_json": 400,
     "invalid": 422,
     "unauthorized": 401,

@@ -4,6 +4,7 @@ What belongs here: these answers. What must not be known here: what the process 
 """
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 import redis
@@ -19,6 +20,7 @@ from channels.web.models import Alive, Ready
 from worker.store.repeat import UNANSWERED
 
 _ANSWER_LIMIT_S = 2.0
+_FIGURES_KEPT_S = 1.5
 
 
 class HealthRoutes:
@@ -28,6 +30,9 @@ class HealthRoutes:
         self._settings = settings
         self._client = client
         self._live = live
+        self._scrape = asyncio.Lock()
+        self._figures = b""
+        self._figures_at = -_FIGURES_KEPT_S
 
     async def livez(self, _: Call) -> Response:
         """The loop runs, or nobody would answer."""
@@ -43,10 +48,13 @@ class HealthRoutes:
     async def metrics(self, _: Call) -> Response:
         """What all living processes have counted, and what the store holds."""
         try:
-            body = await exposition.render(self._client, self._settings)
+            async with self._scrape:  # one at a time; who waits for another's gets what that one got
+                if monotonic() >= self._figures_at + _FIGURES_KEPT_S:
+                    self._figures = await exposition.render(self._client, self._settings)
+                    self._figures_at = monotonic()
         except UNANSWERED:
             raise Refused("unavailable", "Redis did not answer: there are no figures without it") from None
-        return Response(body, media_type=exposition.CONTENT_TYPE)
+        return Response(self._figures, media_type=exposition.CONTENT_TYPE)
 
     async def _faults_of_redis(self) -> list[str]:
         try:

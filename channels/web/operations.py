@@ -47,7 +47,10 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A route. `scope` None: no token is needed. `answers`: by status; a text instead of a model is a media type."""
+    """A route. `scope` None: no token is needed. `answers`: by status; a text instead of a model is a media type.
+
+    `is_local`: on the same machine no token is needed. `is_counted`: without a token, requests count by address.
+    """
 
     name: str
     method: Literal["GET", "POST"]
@@ -58,11 +61,13 @@ class Operation:
     request: type[BaseModel] | None = None
     parameters: tuple[Parameter, ...] = ()
     errors: tuple[Code, ...] = ()
+    is_local: bool = False
+    is_counted: bool = False
 
     @property
     def all_errors(self) -> tuple[Code, ...]:
         """All that it may be refused with."""
-        guarded = GUARDED_ERRORS if self.scope else ()
+        guarded = GUARDED_ERRORS if self.scope else ("rate_limited",) if self.is_counted else ()
         return (*EVERY_ERROR, *guarded, *(BODY_ERRORS if self.request else ()), *self.errors)
 
 
@@ -170,6 +175,7 @@ OPERATIONS = (
         path="/v1/openapi.json",
         summary="This document.",
         scope=None,
+        is_counted=True,
         answers={200: "application/json"},
     ),
     Operation(
@@ -192,8 +198,10 @@ OPERATIONS = (
         name="metrics",
         method="GET",
         path="/metrics",
-        summary="Metrics, in the text form of Prometheus.",
-        scope=None,
+        summary="Metrics, in the text form of Prometheus. From the same machine without a token.",
+        scope="metrics:read",
+        is_local=True,
+        is_counted=True,
         answers={200: "text/plain"},
     ),
 )

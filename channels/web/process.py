@@ -82,7 +82,7 @@ class WebProcess:
             "read_events": EventRoutes(settings, client, self._live).read,
             "list_approvals": approvals.list,
             "decide_approval": approvals.decide,
-            "openapi": _openapi,
+            "openapi": partial(_openapi, bytes(JSONResponse(document()).body)),
             "livez": health.livez,
             "readyz": health.readyz,
             "metrics": health.metrics,
@@ -121,8 +121,8 @@ def _application(handlers: dict[str, Handler], guard: Guard) -> ASGIApp:
     return Traced(app)
 
 
-async def _openapi(_: Call) -> Response:
-    return JSONResponse(document())
+async def _openapi(body: bytes, _: Call) -> Response:
+    return Response(body, media_type="application/json")
 
 
 async def _nothing_here(_: Request, __: Exception) -> Response:

@@ -38,6 +38,10 @@ class Rates:
         """Count a request of a token, by its id. Raises `Refused`."""
         await self._count(self._requests, "token", token, "this token asks too often")
 
+    async def count_stranger(self, address: str) -> None:
+        """Count a request that needs no token. Raises `Refused`."""
+        await self._count(self._requests, "stranger", address, "this address asks too often")
+
     async def count_failure(self, address: str) -> None:
         """Count a request without a valid token. Raises `Refused`."""
         await self._count(self._failures, "address", address, "too many requests without a valid token")

@@ -18,6 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from channels.settings import Settings, WebSettings
+from channels.web.connections import fitted, protocol_of
 from channels.web.process import WebProcess
 from worker.engine.loop import new_event_loop
 from worker.engine.shutdown import Words
@@ -42,13 +43,15 @@ def run_web(settings: Settings) -> int:
 
 
 async def _serve(settings: Settings) -> None:
+    web, connections = fitted(settings.web)
+    settings = settings.model_copy(update={"web": web})
     listening = listen(settings.web.host, settings.web.port, settings.web.write_timeout_s)
     process = WebProcess(settings)
     try:
         app = await process.start()
         host, port = listening.getsockname()[:2]
         info("web_process_started", host=host, port=port)
-        server = _Server(config_of(app, settings.web), process, settings.web.drain_s)
+        server = _Server(config_of(app, settings.web, connections), process, settings.web.drain_s)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
             signal.signal(signal.SIGHUP, server.handle_exit)
         await server.serve([listening])
@@ -59,10 +62,11 @@ async def _serve(settings: Settings) -> None:
     info("web_process_stopped")
 
 
-def config_of(app: ASGIApp, web: WebSettings) -> uvicorn.Config:
-    """How the server is run."""
+def config_of(app: ASGIApp, web: WebSettings, connections: int) -> uvicorn.Config:
+    """How the server is run. `connections`: how many it may have."""
     return uvicorn.Config(
         app,
+        http=protocol_of(connections),
         log_config=None,
         access_log=False,
         server_header=False,

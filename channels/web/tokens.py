@@ -25,7 +25,7 @@ from worker.errors import ConfigurationError
 
 Scope = Literal[
     "turns:write", "turns:read", "events:read", "approvals:read", "approvals:decide", "approvals:act_as",
-    "destinations:url",
+    "destinations:url", "metrics:read",
 ]  # fmt: skip
 SCOPES: dict[Scope, str] = {
     "turns:write": "Submit turns and cancel them.",
@@ -35,6 +35,7 @@ SCOPES: dict[Scope, str] = {
     "approvals:decide": "Decide approvals, in the name of the token.",
     "approvals:act_as": "With approvals:decide: decide in the name of another person.",
     "destinations:url": "With turns:write: let outcomes be sent to any URL, not only to subscribers of the settings.",
+    "metrics:read": "Read /metrics from another machine.",
 }
 """What a token may be made for."""
 

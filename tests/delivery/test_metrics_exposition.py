@@ -146,6 +146,46 @@ async def test_figures_that_cannot_be_read_cost_those_of_their_process_alone(rea
     assert [labels["process"] for labels, _ in samples(text, "lastword_x_total")] == ["good"]
 
 
+@pytest.mark.requirement("status:other-versions")
+async def test_a_process_of_another_version_hides_no_other(real_url: str, real_redis: Any) -> None:
+    figures = b"# TYPE lastword_turns_unsealed gauge\nlastword_turns_unsealed 3\n"
+    figures += b"# TYPE lastword_due counter\nlastword_due_total 1\n"
+    with redis.Redis.from_url(real_url) as client:
+        processes.report(client, "good", TOLD, figures, 60)
+        for name, changes in (
+            ("short", {"record": '{"role": "turns"}'}),
+            ("broken", {"record": "{"}),
+            ("list", {"record": "[]"}),
+        ):
+            processes.report(client, name, TOLD, b"", 60)
+            client.hset(f"lw:process:{name}", mapping=changes)
+        processes.report(client, "empty", TOLD, b"", 60)
+        client.hdel("lw:process:empty", "record", "figures", "seen")
+    assert [each.id for each in await processes.living(real_redis)] == ["good"]
+    text = (await exposition.render(real_redis, settings(real_url))).decode()
+    assert text.count("# TYPE lastword_turns_unsealed gauge") == 1
+    assert text.count("# TYPE lastword_due gauge") == 1
+    assert samples(text, "lastword_turns_unsealed") == [({}, 0.0), ({"role": "turns", "process": "good"}, 3.0)]
+
+
+@pytest.mark.requirement("status:hangs")
+def test_a_process_whose_loop_hangs_is_named_and_takes_no_work() -> None:
+    stuck = LivingProcess("one", replace(TOLD, loop_lag_s=3600.0), 1, 2)
+    waits = replace(TURNS, waiting=2)
+    codes = [fault.code for fault in faults(replace(FINE, turns=[waits], processes=[stuck, PROCESSES[1]]))]
+    assert codes == ["process_hangs", "no_turns_process"]
+    message = faults(replace(FINE, processes=[stuck, *PROCESSES]))[0].message
+    assert TOLD.name in message
+    assert "3600 s" in message
+
+
+@pytest.mark.requirement("status:hangs")
+def test_what_nobody_looks_at_is_told_of() -> None:
+    for late_s, codes in ((10.0, []), (3600.0, ["due_late"])):
+        late = replace(TURNS, due=3, due_oldest_s=late_s)
+        assert [fault.code for fault in faults(replace(FINE, turns=[late]))] == codes
+
+
 def figure(name: str, **labels: str) -> float:
     """The value of a figure of this process."""
     return metrics.REGISTRY.get_sample_value(f"lastword_{name}", labels) or 0.0

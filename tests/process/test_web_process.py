@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import signal
 import socket
 import subprocess
@@ -194,13 +195,13 @@ async def test_tokens_are_made_listed_and_revoked_at_the_console(tmp_path: Path,
         stack.configure(SETTINGS.format(base_url="http://127.0.0.1:9/v1"))
         url = await address_of(stack, stack.start("web"))
 
-        def lastword(*arguments: str) -> subprocess.CompletedProcess[str]:
-            line = [sys.executable, "-m", "channels", "token", *arguments]
+        def lastword(*arguments: str | bytes) -> subprocess.CompletedProcess[str]:
+            line: list[str | bytes] = [sys.executable, "-m", "channels", "token", *arguments]
             return subprocess.run(
                 line, env=stack.environment, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
             )
 
-        async def at_console(*arguments: str) -> subprocess.CompletedProcess[str]:
+        async def at_console(*arguments: str | bytes) -> subprocess.CompletedProcess[str]:
             return await asyncio.to_thread(lastword, *arguments)
 
         made = await at_console("create", "--scope", "turns:read", "--name", "crm", "--expires", "90d")
@@ -220,11 +221,16 @@ async def test_tokens_are_made_listed_and_revoked_at_the_console(tmp_path: Path,
             (("create",), "scope is missing"),
             (("create", "--scope", "turns:read", "--expires", "soon"), "90d"),
             (("create", "--scope", "turns:read", "--agent", "nobody"), "nobody"),
+            (("create", "--scope", "turns:read", "--agent", ""), "agent is empty"),
+            (("create", "--scope", "turns:read", "--sessions", ""), "sessions is empty"),
+            (("create", "--scope", "turns:read", "--sessions", b"\xff\xfe"), "no beginning of a session id"),
+            (("create", "--scope", "turns:read", "--name", b"\xff\xfe"), "name"),
             (("revoke", listed["id"]), "revoked"),
         ):
             refused = await at_console(*wrong)
             assert refused.returncode == 2
             assert words in refused.stderr
+            assert "Traceback" not in refused.stderr
         assert "approvals:act_as" in (await at_console("scopes")).stdout
 
 
@@ -244,6 +250,31 @@ async def test_it_listens_where_the_settings_say(tmp_path: Path, real_url: str) 
         writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         writer.close()
+
+
+@pytest.mark.requirement("web:connections:descriptors")
+@pytest.mark.requirement("web:connections:cap")
+async def test_with_few_descriptors_it_has_fewer_readers_and_still_answers(tmp_path: Path, real_url: str) -> None:
+    async with Stack(tmp_path, real_url) as stack:
+        stack.configure(SETTINGS.format(base_url="http://127.0.0.1:9/v1"))
+        line = f"ulimit -n 200; exec {shlex.quote(sys.executable)} -m channels web --port 0"
+        process = Process("few", ["sh", "-c", line], tmp_path, stack.environment)
+        stack.processes.append(process)
+        url = await address_of(stack, process)
+        told = await stack.logged(process, "web_readers_reduced")
+        assert (told["wanted"], told["descriptors"]) == (1000, 200)
+        assert told["readers"] < 200
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        half_sent = [await asyncio.open_connection(*address) for _ in range(260)]
+        for _, writer in half_sent:
+            writer.write(b"GET /livez HTTP/1.1\r\nHos")
+        async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+            assert (await client.get("/livez")).status_code == 200
+            assert (await client.get("/readyz")).status_code == 200
+        assert await stack.logged(process, "web_connections_full")
+        for _, writer in half_sent:
+            writer.close()
+        assert process.end() == 0
 
 
 @pytest.mark.requirement("tuning:web:stop-s")

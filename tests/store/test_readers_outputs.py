@@ -23,6 +23,7 @@ from worker.output.events import CallCompletedOutput, ErrorOutput, TextOutput, T
 from worker.store import keys
 from worker.store.inbox import submit
 from worker.store.outputs import attach, outputs_after, watch
+from worker.store.readers import read_on
 from worker.store.records import read_text, read_turn
 from worker.store.tick import StagingTick
 from worker.turn.commands import Failure
@@ -190,3 +191,13 @@ async def test_a_hand_over_discards_what_is_open_and_says_how_much(any_redis: Re
     assert (told.type, told.call, told.attempt, told.discarded_bytes) == ("text_stream_discarded", 1, 1, 7)
     assert (await snapshot_of(any_redis, accumulator.turn)).open_text == ""
     assert (await record_of(any_redis, accumulator.turn)).state == "queued"
+
+
+@pytest.mark.requirement("readers:other-versions")
+async def test_an_output_of_another_version_costs_none_of_those_around_it(any_redis: Redis) -> None:
+    turn = ids.new_turn(0)
+    for number, stored in enumerate(({"d1.1": "a"}, {"z1.1": "?"}, {"d": "?"}, {"o": "{"}, {"d1.1": "b"}), start=1):
+        await any_redis.xadd(keys.out(turn), stored, id=f"5-{number}")
+    entries = (await read_on(any_redis, {turn: (0, 0)}, 0))[turn]
+    assert [place for place, _ in entries] == [(5, number) for number in range(1, 6)]
+    assert [output and output.text for _, output in entries] == ["a", None, None, None, "b"]  # type: ignore[attr-defined]

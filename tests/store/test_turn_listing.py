@@ -190,6 +190,20 @@ async def test_a_search_that_stops_at_its_bound_says_so(any_redis: Redis) -> Non
     assert (len(found.turns), found.looked_at, found.stopped) == (1, 6, False)
 
 
+@pytest.mark.requirement("web:list:all-of-it")
+@pytest.mark.parametrize(("limit", "more"), [(1, True), (2, True), (3, True), (4, False), (5, False)])
+async def test_whether_there_are_more_is_known_at_every_limit(
+    any_redis: Redis, monkeypatch: pytest.MonkeyPatch, limit: int, more: bool
+) -> None:
+    monkeypatch.setattr(listing, "_PAGE", 2)
+    made = [await submitted(any_redis, f"crm/{number}") for number in range(4)]
+    for number in range(3):
+        await submitted(any_redis, f"erp/{number}")
+    found = await find(any_redis, 1, Wanted(sessions="crm/"), limit)
+    assert (turns(found), found.more, found.stopped) == (made[:limit], more, False)
+    assert {record.message for record in found.turns} == {""}
+
+
 @pytest.mark.requirement("status:ended:kept")
 async def test_an_ended_turn_is_in_the_index_of_its_outcome_until_its_retention_is_over(any_redis: Redis) -> None:
     old = [await ended(any_redis, f"old/{number}", "dead") for number in range(3)]

@@ -54,11 +54,11 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[Served]:
+async def serving(settings: Settings, connections: int = 1000) -> AsyncIterator[Served]:
     """A web process, ended at the end."""
     listening = listen("127.0.0.1", 0, settings.web.write_timeout_s)
     process = WebProcess(settings)
-    server = uvicorn.Server(config_of(await process.start(), settings.web))
+    server = uvicorn.Server(config_of(await process.start(), settings.web, connections))
     client = connect.open_redis(settings.redis())
     async with asyncio.TaskGroup() as group:
         group.create_task(server._serve([listening]))

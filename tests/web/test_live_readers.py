@@ -603,7 +603,7 @@ async def test_what_a_newer_version_wrote_in_one_turn_holds_up_no_reader(web: Se
                 if (await anext(events)).data.get("open_text"):
                     break
         at, seq = await web.redis.hmget(keys.turn_record(one.turn), "at", "seq")
-        await web.redis.xadd(keys.out(one.turn), stored, id=f"{int(at)}-{int(seq) + 1}")  # type: ignore[arg-type]
+        await web.redis.xadd(keys.out(one.turn), stored, id=f"{int(at)}-{int(seq) + 1}")
         await web.redis.hset(keys.turn_record(one.turn), "seq", int(seq) + 1)
         for written, events, fold in ((two, of_two, two_fold), (one, of_one, one_fold)):
             await deltas(written, 2)

@@ -1,10 +1,16 @@
 """What a supervisor is told, and what a process says when Redis is away."""
 
+import asyncio
+import socket
+import threading
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from channels import exposition, survey
+from channels.web import health
 from tests.support.forwarder import Forwarder
 from tests.support.stack import eventually
 from tests.support.web import Fold, Served, read_along, serving, web_settings
@@ -22,6 +28,65 @@ async def test_a_process_that_can_work_is_alive_and_ready_and_counts(web: Served
         metrics = await client.get("/metrics")
         assert metrics.headers["content-type"].startswith("text/plain")
         assert "lastword_" in metrics.text
+
+
+@pytest.mark.requirement("web:metrics:who")
+async def test_metrics_are_read_on_the_same_machine_or_with_a_token(real_url: str) -> None:
+    settings = web_settings(real_url, trusted_proxies=("127.0.0.1",))
+    async with serving(settings) as web, httpx.AsyncClient(base_url=web.url) as client:
+        assert (await client.get("/metrics")).status_code == 200
+        for header in ("X-Forwarded-For", "Forwarded", "Via"):
+            answer = await client.get("/metrics", headers={header: "192.0.2.7"})
+            assert error_of(answer)[:2] == (401, "unauthorized")
+        for scope, status in (("turns:read", 403), ("metrics:read", 200)):
+            headers = {"X-Forwarded-For": "192.0.2.7", "Authorization": f"Bearer {await web.token(scope)}"}
+            assert (await client.get("/metrics", headers=headers)).status_code == status
+
+
+@pytest.mark.requirement("web:metrics:cheap")
+async def test_many_scrapes_at_once_cost_one(web: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered = 0
+    render = exposition.render
+
+    async def counted(*arguments: Any) -> bytes:
+        nonlocal rendered
+        rendered += 1
+        return await render(*arguments)
+
+    monkeypatch.setattr(exposition, "render", counted)
+    monkeypatch.setattr(health, "_FIGURES_KEPT_S", 60)
+    async with httpx.AsyncClient(base_url=web.url, timeout=30) as client:
+        answers = await asyncio.gather(*(client.get("/metrics") for _ in range(8)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert rendered == 1
+
+
+@pytest.mark.requirement("web:metrics:cheap")
+async def test_who_needs_no_token_is_counted_by_his_address(real_url: str) -> None:
+    async with (
+        serving(web_settings(real_url, requests_per_minute=3)) as web,
+        httpx.AsyncClient(base_url=web.url) as client,
+    ):
+        codes = [(await client.get(path)).status_code for path in ("/metrics", "/v1/openapi.json") * 3]
+        assert codes == [200] * 3 + [429] * 3
+        assert (await client.get("/livez")).status_code == 200
+
+
+@pytest.mark.requirement("web:metrics:silent-broker")
+async def test_a_broker_that_is_silent_is_not_waited_for(real_redis: Any, real_url: str) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(100)
+        port = silent.getsockname()[1]
+        settings = web_settings(real_url).model_copy(update={"broker_url": f"redis://127.0.0.1:{port}/0"})
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        seen = await asyncio.gather(*(survey.look(real_redis, settings) for _ in range(20)))
+        assert loop.time() - began < 8
+        assert [one.broker for one in seen] == [None] * 20
+        looking = [one for one in threading.enumerate() if one.name == "lastword-broker-look"]
+        assert len(looking) <= 1
+        assert all(one.daemon for one in looking)
 
 
 @pytest.mark.requirement("web:health:any-query")

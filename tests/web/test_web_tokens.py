@@ -63,7 +63,7 @@ async def test_a_token_needs_scopes_that_exist_and_a_name(real_redis: Redis) -> 
     ):
         with pytest.raises(ConfigurationError, match=words):
             await tokens.create(real_redis, name=name, scopes=frozenset(scopes))
-    bounds: dict[str, Any]
+    bounds: Any
     for bounds, words in (
         ({"sessions": ""}, "sessions is empty: give a beginning"),
         ({"agent": ""}, "agent is empty: name one"),

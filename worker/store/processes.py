@@ -12,6 +12,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
+from worker.observability import warn
 from worker.store import keys
 from worker.store.script import Script
 
@@ -61,9 +62,9 @@ async def living(redis: redis.asyncio.Redis) -> list[LivingProcess]:
     """The processes that live, by their ids."""
     found = await _read(redis, ["v", "record", "since", "seen"])
     return [
-        LivingProcess(process, _told(record), int(since), int(seen))
+        LivingProcess(process, told, int(since or 0), int(seen or 0))
         for process, (version, record, since, seen) in found
-        if version == b"%d" % _VERSION
+        if version == b"%d" % _VERSION and (told := _told(process, record)) is not None
     ]
 
 
@@ -71,9 +72,9 @@ async def figures(redis: redis.asyncio.Redis) -> dict[str, tuple[str, bytes]]:
     """The role of every process that lives, and its figures as it told them, by its id."""
     found = await _read(redis, ["v", "record", "figures"])
     return {
-        process: (_told(record).role, figures)
+        process: (told.role, figures or b"")
         for process, (version, record, figures) in found
-        if version == b"%d" % _VERSION
+        if version == b"%d" % _VERSION and (told := _told(process, record)) is not None
     }
 
 
@@ -90,6 +91,11 @@ async def _read(redis: redis.asyncio.Redis, fields: list[str]) -> list[tuple[str
     return [(name, stored) for name, stored in zip(names, await pipeline.execute(), strict=True) if stored[0]]
 
 
-def _told(record: bytes) -> Told:
-    stored = json.loads(record)
-    return Told(**{name: stored[name] for name in Told.__slots__})
+def _told(process: str, record: bytes | None) -> Told | None:
+    """What it tells; None where a field is missing: the others are worth being seen."""
+    try:
+        stored = json.loads(record or b"")
+        return Told(**{name: stored[name] for name in Told.__slots__})
+    except (ValueError, KeyError, TypeError) as error:
+        warn("process_unreadable", process=process, error=type(error).__name__)
+        return None

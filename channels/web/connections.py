@@ -1,0 +1,155 @@
+"""The connections of one web process: how many there may be, and how long each may take for the head of a request.
+
+What belongs here: descriptors, the cap, deadlines, and the answer to what is no HTTP. What must not be known here:
+routes, what a request asks for.
+
+At the limit of its descriptors a process can accept nobody, not even a probe. So there is a cap below it: beyond it the
+connection that has waited longest without a request is closed for the new one.
+"""
+
+import resource
+import secrets
+from asyncio import TimerHandle, Transport
+from time import monotonic
+from typing import Any, ClassVar
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from channels.settings import WebSettings
+from channels.web.errors import Refused
+from worker.observability import warn
+
+HEAD_LIMIT_S = 10.0
+"""Longest time from the first byte of a request's head, or from the connection, to the head's end."""
+
+BESIDE_READERS = 1_000
+"""Connections that may be there besides those of live readers."""
+
+_RESERVED = 64
+"""Descriptors for Redis, the broker, files and what is just being accepted."""
+
+_TELL_EVERY_S = 60.0
+
+
+def fitted(web: WebSettings) -> tuple[WebSettings, int]:
+    """The settings as this process can keep them, and how many connections it may have.
+
+    Raises its own limit of descriptors as far as it may. Where that is not enough there are fewer readers, and a line
+    says so.
+    """
+    descriptors = _raised(web.readers + BESIDE_READERS + _RESERVED)
+    most = max(2, min(web.readers + BESIDE_READERS, descriptors - _RESERVED))
+    readers = min(web.readers, max(1, most - max(1, min(BESIDE_READERS, most // 4))))
+    if readers < web.readers:
+        warn("web_readers_reduced", readers=readers, wanted=web.readers, descriptors=descriptors)
+    return web.model_copy(update={"readers": readers}), most
+
+
+def _raised(wanted: int) -> int:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    reached = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (reached, hard))
+    except (OSError, ValueError):  # some systems allow less than they say
+        return soft
+    return reached
+
+
+class Connection(H11Protocol):
+    """One connection, of at most `most`."""
+
+    most: ClassVar[int]
+    told_at: ClassVar[float | None] = None
+    _head_timer: TimerHandle | None = None
+    waits_since: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether no request of it is being answered."""
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is None or cycle.response_complete
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Someone has connected."""
+        super().connection_made(transport)
+        self.waits_since = monotonic()
+        self._await_head()
+        if len(self.connections) > self.most:
+            self._make_room()
+
+    def data_received(self, data: bytes) -> None:
+        """Something has come: a part of a head, or of a body."""
+        super().data_received(data)
+        if self.waits:
+            self._await_head()
+        else:
+            self._stop_timer()
+
+    def on_response_complete(self) -> None:
+        """A request was answered."""
+        self.waits_since = monotonic()
+        super().on_response_complete()
+        if self.waits and self.conn.trailing_data[0]:  # a part of the next head has come with the last request
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - ours says what to do
+        """Answer what is no HTTP/1.1, in the one form of errors."""
+        self._send_refusal(Refused("bad_request", "this is no request of HTTP/1.1 that can be read"))
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_LIMIT_S, self._head_is_late)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self.waits and not self.transport.is_closing():
+            self.transport.close()
+
+    def _make_room(self) -> None:
+        now, kind = monotonic(), type(self)
+        if kind.told_at is None or now - kind.told_at > _TELL_EVERY_S:
+            kind.told_at = now
+            warn("web_connections_full", connections=len(self.connections))
+        others: Any = (one for one in self.connections if one is not self)
+        waiting = [one for one in others if one.waits and not one.transport.is_closing()]
+        if waiting:
+            min(waiting, key=lambda one: one.waits_since).transport.close()
+        else:
+            self._send_refusal(Refused("unavailable", "this process has as many connections as it may"))
+
+    def _send_refusal(self, refused: Refused) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer has begun, and is cut off
+            body = refused.body.model_dump_json(exclude_none=True).encode()
+            headers = [
+                ("content-type", "application/json"),
+                ("content-length", str(len(body))),
+                ("cache-control", "no-store"),
+                ("x-content-type-options", "nosniff"),
+                ("x-request-id", secrets.token_hex(8)),
+                ("connection", "close"),
+            ]
+            for event in (
+                h11.Response(status_code=refused.status, headers=headers),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def protocol_of(most: int) -> type[Connection]:
+    """The protocol of a process that may have so many connections."""
+    return type("OneOfMany", (Connection,), {"most": most})
