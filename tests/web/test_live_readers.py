@@ -10,11 +10,14 @@ import httpx
 import pytest
 
 from channels.web import live
+from channels.web.reader import KEEPALIVE, Reader
+from tests.store.turns import Redis
 from tests.support.stack import eventually
 from tests.support.web import EventSource, Fold, Served, read_along, serving, web_settings
 from tests.support.written_turn import WrittenTurn
 from tests.web.test_web_turns import error_of
 from worker.output.events import TurnCompletedOutput
+from worker.output.filters import OutputFilter
 from worker.store import keys
 from worker.turn.usage import NO_USAGE
 
@@ -582,3 +585,24 @@ async def test_what_was_said_while_nobody_read_is_in_the_snapshot(web: Served) -
         await written.accumulator.seal("failed", "x", None, "", NO_USAGE, [TurnCompletedOutput(outcome="failed")])
         await rest_of(events)
     assert fold.buffer.outcome == "failed"
+
+
+@pytest.mark.requirement("readers:joins-what-is-read")
+async def test_who_joins_a_turn_that_the_process_has_read_further_misses_nothing(real_redis: Redis) -> None:
+    """Between its snapshot and its place in the queue, another reader's reading has gone on."""
+    written = await WrittenTurn.begun(real_redis)
+    await deltas(written, 2)
+    outputs = live.LiveOutputs(real_redis, real_redis)
+    tails = [live.Tail(written.turn, deltas=True) for _ in range(2)]
+    first, second = (
+        Reader(real_redis, outputs, tail, OutputFilter.FULL).events(None, is_anew=True, keepalive_s=0.1)
+        for tail in tails
+    )
+    assert b"event: snapshot" in await anext(first)
+    assert await anext(first) == KEEPALIVE  # it has joined
+    assert b"event: snapshot" in await anext(second)
+    await deltas(written, 1)
+    assert await outputs.read_once() == 1
+    for events in (second, first):
+        assert '"text":"[3é]"'.encode() in await anext(events)
+        await events.aclose()
