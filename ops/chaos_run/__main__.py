@@ -37,15 +37,17 @@ def main() -> int:
         report = {**_report(options, verdict, outcome), "clean": is_clean}
         sys.stdout.write(json.dumps(report) + "\n" if as_json else _shown(report))
         return CLEAN if is_clean else UNCLEAN
-    except (TimeoutError, ExceptionGroup) as error:
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.stderr.write("ops/chaos: interrupted; everything that it started has ended\n")
+        return INTERRUPTED
+    except BaseException as error:
         keeps = True
         for sentence in _sentences(error):
             sys.stderr.write(f"ops/chaos: {sentence}\n")
         sys.stderr.write(f"ops/chaos: the run did not come to its end; its logs are kept in {folder}\n")
-        return UNCLEAN
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        sys.stderr.write("ops/chaos: interrupted; everything that it started has ended\n")
-        return INTERRUPTED
+        if isinstance(error, TimeoutError | RuntimeError | ExceptionGroup):
+            return UNCLEAN
+        raise  # a fault of its own
     finally:
         if not keeps:
             shutil.rmtree(folder, ignore_errors=True)
@@ -105,8 +107,8 @@ def _report(options: Options, verdict: Verdict, outcome: Outcome) -> dict[str, A
     }
 
 
-def _sentences(error: Exception) -> list[str]:
-    if isinstance(error, ExceptionGroup):
+def _sentences(error: BaseException) -> list[str]:
+    if isinstance(error, BaseExceptionGroup):
         return [sentence for each in error.exceptions for sentence in _sentences(each)]
     return [f"{type(error).__name__}: {error}"]
 

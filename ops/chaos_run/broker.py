@@ -62,7 +62,7 @@ def start_rabbitmq(folder: Path, open_: AsyncExitStack) -> str:
     while not _listens(port):
         if time.monotonic() > limit:
             end = (home / "output.log").read_text(encoding="utf-8", errors="replace")[-2000:]
-            raise SystemExit(f"rabbitmq-server did not listen within {_START_S:g} s:\n{end}")
+            raise RuntimeError(f"rabbitmq-server did not listen within {_START_S:g} s:\n{end}")
         time.sleep(0.1)
     return f"amqp://guest:guest@127.0.0.1:{port}//"
 

@@ -19,7 +19,10 @@ with the text that was delivered for them.
 once, in order.
 
 **A repeated POST** is right where the sender cannot know of the answer: it, or the store that it writes the answer to,
-was killed or frozen between the first POST and the repeat. Any other is `unexplained_duplicates`.
+was killed or frozen between the first POST and the repeat. Any other is `unexplained_duplicates`. All POSTs of one
+message tell the same end, even where two would be right: else they are `contradictions`.
+
+**A tool** may run for an answer that counts, and for no other.
 """
 
 import re
@@ -29,7 +32,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from ops.chaos_run.records import Exchange, Post, Reading, Records, Strike
+from ops.chaos_run.records import Exchange, Post, Reading, Records, Run, Strike
 
 STORE = "valkey"
 MUST_NOT_REPEAT = "book"
@@ -41,7 +44,11 @@ _MARK = re.compile(r"⟨(\d+)\.(\d+\.\d+)\.\d+⟩")
 
 @dataclass(slots=True)
 class Verdict:
-    """The figures of a run. `findings`: a sentence for each thing that is wrong, with the number of its message."""
+    """The figures of a run. `findings`: a sentence for each thing that is wrong, with the number of its message.
+
+    `takeovers`: requests of a turn that came from another process than the one before them, be it after a death, a
+    freeze or a drain; who took a turn over and had nothing to ask is not counted.
+    """
 
     turns: int
     completed: int = 0
@@ -55,9 +62,11 @@ class Verdict:
     duplicate_deliveries: int = 0
     unexplained_duplicates: int = 0
     duplicate_ids: int = 0
+    contradictions: int = 0
     bad_signatures: int = 0
     tool_calls_twice: int = 0
     wrong_results: int = 0
+    unasked_tool_runs: int = 0
     unknown_outcomes: int = 0
     tool_runs: int = 0
     requests: int = 0
@@ -153,6 +162,9 @@ def _judge_repeats(verdict: Verdict, message: int, posts: Sequence[Post], strike
         verdict.find("bad_signatures", f"message {message}: {unsigned} POSTs without a valid signature")
     if len({(post.identity, post.turn) for post in posts}) > 1:
         verdict.find("duplicate_ids", f"message {message}: {len({post.identity for post in posts})} ids for one end")
+    told = {(post.outcome, post.text) for post in posts}
+    if len(told) > 1:
+        verdict.find("contradictions", f"message {message}: its POSTs tell {len(told)} different ends")
     ordered = sorted(posts, key=lambda post: post.came)
     for number, repeat in enumerate(ordered):
         answered = [each for each in ordered[:number] if each.identity == repeat.identity and each.is_acknowledged]
@@ -194,6 +206,7 @@ def _judge_tools(
         turn = next((post.turn for post in posts[message]), None)
         if turn is not None:
             _judge_results(verdict, message, turn, asked, ended)
+            _judge_asked(verdict, message, turn, asked, records.runs)
 
 
 def _judge_results(verdict: Verdict, message: int, turn: str, exchanges: Iterable[Exchange], ended: set[str]) -> None:
@@ -211,6 +224,24 @@ def _judge_results(verdict: Verdict, message: int, turn: str, exchanges: Iterabl
             verdict.unknown_outcomes += 1
         elif result != f"done {key}" or key not in ended:
             verdict.find("wrong_results", f"message {message}: of {names.get(identity)} {key} it was told {result!r}")
+
+
+def _judge_asked(verdict: Verdict, message: int, turn: str, exchanges: Sequence[Exchange], runs: Iterable[Run]) -> None:
+    """No tool ran that the answers shown later, or the complete ones of the last call, had not asked for."""
+    last = max(each.call for each in exchanges)
+    names = {identity: name for each in exchanges for identity, name in each.tools.items()}
+    answers = [(call, answer.calls) for each in exchanges for call, answer in enumerate(each.history, 1)]
+    answers += [(last, list(each.tools)) for each in exchanges if each.call == last and each.is_complete]
+    asked = {
+        (f"{turn}:{call}:{index}", names.get(identity))
+        for call, calls in answers
+        for index, identity in enumerate(calls)
+    }
+    ran = {(run.key, run.tool) for run in runs if run.key.startswith(f"{turn}:")}
+    for key, tool in sorted(ran - asked):
+        verdict.find(
+            "unasked_tool_runs", f"message {message}: {tool} {key} ran, and no answer that counts asked for it"
+        )
 
 
 def _judge_history(

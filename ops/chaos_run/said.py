@@ -18,11 +18,6 @@ class Answer:
     results: dict[str, str] = field(default_factory=dict)
 
 
-def answers_of(wire: str, request: dict[str, Any]) -> list[Answer]:
-    """The answers behind the last user message, in order."""
-    return turns_of(wire, request)[-1]
-
-
 def turns_of(wire: str, request: dict[str, Any]) -> list[list[Answer]]:
     """The answers behind each user message. The first list: before any, so it is empty."""
     turns: list[list[Answer]] = [[]]

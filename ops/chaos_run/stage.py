@@ -47,7 +47,7 @@ class Server(EmbeddedServer):
         self._process = self._launch(find_binary(), address.port, address.password)
         limit = asyncio.get_running_loop().time() + _LOAD_LIMIT_S
         if not await asyncio.to_thread(self._wait_ready, limit):
-            raise SystemExit(f"the server did not come back; the end of its log:\n{self._log()}")
+            raise RuntimeError(f"the server did not come back; the end of its log:\n{self._log()}")
 
 
 class Worker:

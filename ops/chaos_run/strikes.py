@@ -142,7 +142,8 @@ class Striker:
 
     async def _thaw(self, victim: Worker, strike: Strike, hold_s: float) -> None:
         self._say(f"freeze {strike.process} for {hold_s:.1f} s")
-        await asyncio.sleep(hold_s)
+        with contextlib.suppress(TimeoutError):  # it may be killed meanwhile, and is frozen no longer
+            await until(lambda: victim.name != strike.process or victim.pid is None, "its death", hold_s)
         if victim.name == strike.process:
             victim.send(signal.SIGCONT)
         self._note(Strike("freeze", strike.process, strike.at, self._clock(), strike.mid_stream))

@@ -30,9 +30,11 @@ FAULTS = (
     "wrong_readings",
     "unexplained_duplicates",
     "duplicate_ids",
+    "contradictions",
     "bad_signatures",
     "tool_calls_twice",
     "wrong_results",
+    "unasked_tool_runs",
 )
 
 
@@ -113,10 +115,27 @@ def test_an_answer_that_calls_tools_ends_no_turn() -> None:
     assert only(judged(exchanges=(ASKED,), posts=(replace(POST, text=FIRST),)), "partial")
 
 
-@pytest.mark.requirement("chaos:judge:texts")
-def test_two_texts_under_one_id_are_not_both_right() -> None:
+@pytest.mark.requirement("chaos:judge:repeats")
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_two_posts_of_one_end_with_different_texts_contradict_each_other_though_either_would_be_right(
+    acknowledged: bool,
+) -> None:
+    again = replace(ENDED, n=4, text="Noon⟨0.2.3.1⟩", process="turns-2.2")
+    first = replace(POST, is_acknowledged=acknowledged)
+    posts = (first, replace(POST, text=FIRST + again.text, came=6.0))
+    assert only(judged(exchanges=(*WHOLE.exchanges, again), posts=posts, strikes=(STRIKE,)), "contradictions")
+
+
+@pytest.mark.requirement("chaos:judge:repeats")
+def test_a_part_that_is_delivered_beside_the_whole_is_both_a_part_and_a_contradiction() -> None:
     verdict = judged(posts=(POST, replace(POST, text=FIRST, came=6.0)), strikes=(STRIKE,))
-    assert only(verdict, "partial")
+    assert (verdict.partial, verdict.contradictions, len(verdict.findings)) == (1, 1, 2)
+
+
+@pytest.mark.requirement("chaos:judge:repeats")
+def test_a_second_outcome_for_one_end_is_a_contradiction() -> None:
+    verdict = judged(posts=(POST, replace(POST, outcome="failed", came=6.0)), strikes=(STRIKE,))
+    assert (verdict.failed, verdict.contradictions) == (1, 1)
 
 
 @pytest.mark.requirement("chaos:judge:texts")
@@ -138,6 +157,13 @@ def test_a_request_that_shows_what_the_provider_never_completed_is_wrong(shown: 
     exchanges = (ASKED, replace(ENDED, history=(shown,)))
     assert right_texts(exchanges)[1] is not None
     assert judged(exchanges=exchanges).wrong_text == 1
+
+
+@pytest.mark.requirement("chaos:judge:requests")
+def test_a_request_that_shows_an_attempt_that_died_is_wrong() -> None:
+    died = replace(ASKED, n=0, text="Let me⟨0.1.0.1⟩ ", is_complete=False)
+    behind = replace(ENDED, history=(replace(TOLD, text=died.text),))
+    assert only(judged(exchanges=(died, ASKED, behind)), "wrong_text")
 
 
 @pytest.mark.requirement("chaos:judge:requests")
@@ -271,3 +297,23 @@ def test_a_tool_that_may_repeat_may() -> None:
     verdict = judged(runs=runs, exchanges=exchanges)
     assert verdict.is_clean
     assert verdict.tool_runs == 2
+
+
+UNSEEN = replace(ASKED, n=0, text="Wait⟨0.1.0.1⟩ ", is_complete=False, tools={"call_b": "look"})
+
+
+@pytest.mark.requirement("chaos:judge:tools")
+@pytest.mark.parametrize(
+    ("key", "tool"),
+    [("turn_0:1:0", "look"), ("turn_0:1:1", "book"), ("turn_0:2:0", "book"), ("turn_0:3:0", "book")],
+)
+def test_a_tool_that_no_answer_that_counts_has_asked_for_is_seen(key: str, tool: str) -> None:
+    runs = (*RUNS, Run("start", key, tool), Run("end", key, tool))
+    verdict = judged(exchanges=(UNSEEN, *WHOLE.exchanges), runs=runs)
+    assert (verdict.unasked_tool_runs, verdict.is_clean) == (1, False)
+
+
+@pytest.mark.requirement("chaos:judge:tools")
+def test_a_tool_of_the_last_call_that_completed_was_asked_for() -> None:
+    verdict = judged(exchanges=(ASKED,), posts=(replace(POST, outcome="failed", text=FIRST),))
+    assert only(verdict, "failed")

@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from ops.chaos_run.run import faults_in
+from ops.chaos_run.__main__ import UNCLEAN, main
+from ops.chaos_run.run import Stage, faults_in
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAOS = [sys.executable, "-m", "ops.chaos_run"]
@@ -48,6 +50,28 @@ def processes_of(folder: Path) -> list[str]:
         except OSError:  # it has ended, or is somebody else's
             continue
     return found
+
+
+@pytest.mark.requirement("chaos:run:keeps")
+@pytest.mark.parametrize("error", [RuntimeError("the server did not come back"), KeyError("a fault"), SystemExit(3)])
+def test_a_run_that_comes_to_no_end_keeps_its_logs_and_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException
+) -> None:
+    async def fails(stage: Stage) -> None:
+        (stage._folder / "turns-1.1.log").write_text("what happened", encoding="utf-8")
+        raise error
+
+    monkeypatch.setattr(Stage, "run", fails)
+    monkeypatch.setattr(sys, "argv", ["ops/chaos", "--turns", "1"])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if isinstance(error, RuntimeError):
+        assert main() == UNCLEAN
+    else:
+        with pytest.raises(type(error)):
+            main()
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "turns-1.1.log").read_text(encoding="utf-8") == "what happened"
+    assert f"kept in {folder}" in capsys.readouterr().err
 
 
 @pytest.mark.process

@@ -61,7 +61,6 @@ def body_of(received: Received) -> dict[str, object]:
 
 
 @pytest.mark.requirement("survive:kill:between-tool-and-call")
-@pytest.mark.requirement("cases:t13:tool-done-worker-dies")
 async def test_a_worker_killed_between_a_tool_and_the_next_call_loses_nothing_and_repeats_nothing(
     tmp_path: Path, real_url: str
 ) -> None:
@@ -83,6 +82,7 @@ async def test_a_worker_killed_between_a_tool_and_the_next_call_loses_nothing_an
 
 
 @pytest.mark.requirement("survive:kill:mid-stream")
+@pytest.mark.requirement("cases:t13:tool-done-worker-dies")
 async def test_a_worker_killed_in_mid_stream_leaves_a_discard_and_its_turn_goes_on(
     tmp_path: Path, real_url: str
 ) -> None:
@@ -98,7 +98,11 @@ async def test_a_worker_killed_in_mid_stream_leaves_a_discard_and_its_turn_goes_
         await stack.ended(turn)
         data = body_of(await receiver.nth(1))
         outputs = await all_outputs(stack.client, turn)
+        _, died, again = provider.transcript.exchanges
     assert data["text"] == "I will look. The answer that stands."
+    (result,) = [message for message in again.request["messages"] if message["role"] == "tool"]
+    assert result["content"] == "noted"
+    assert again.request["messages"] == died.request["messages"]
     assert runs.read_text(encoding="utf-8") == f"{turn}:1:0\n"
     discards = [output for output in outputs if isinstance(output, TextStreamDiscardedOutput)]
     assert [(discard.call, discard.attempt, discard.reason) for discard in discards] == [(2, 1, "takeover")]

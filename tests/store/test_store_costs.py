@@ -103,6 +103,9 @@ async def test_what_a_turn_streams_takes_no_more_room_however_often_it_dies(real
     assert seqs == sorted(seqs)
     discards = [output for output in await outputs_of(real_redis, accumulator.turn) if output.type != "text_delta"]
     assert len(discards) == attempts - 1  # nothing but deltas goes
+    kept = [output for output in await outputs_of(real_redis, accumulator.turn) if output.type == "text_delta"]
+    each = len(piece) + 48
+    assert 131_072 - each < each * len(kept) <= 131_072  # and no more of them than must
 
 
 @pytest.mark.requirement("store:cost:deltas")

@@ -22,7 +22,7 @@ from channels import outbox
 from channels.console.run import FOLLOW_BLOCK_S
 from channels.console.up import PROCESSES
 from channels.delivery.model import Delivery
-from channels.embedded import EmbeddedServer
+from channels.embedded import EmbeddedServer, die_with_parent
 from channels.rehearsal.script import load_script
 from channels.rehearsal.server import StandIn
 from channels.settings import Settings, load_settings
@@ -47,7 +47,15 @@ class Process:
         self.name = name
         self.log = folder / f"{name}.log"
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(arguments, stdout=log, stderr=log, cwd=folder, env=environment)
+            self._process = subprocess.Popen(
+                arguments,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env=environment,
+                # Whoever kills the tests leaves no processes of theirs behind.
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
+            )
 
     @property
     def pid(self) -> int:

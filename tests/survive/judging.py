@@ -24,7 +24,7 @@ from worker.output.filters import OutputFilter, admits
 from worker.turn.facts import Committed, Compacted, Joined, ToolEnded, ToolStarted
 from worker.turn.verdict import OUTCOME_UNKNOWN
 
-RETRY_SAFE = ("look",)
+RETRY_SAFE = ("look", "wait")
 
 
 def judge(calm: Ending, ending: Ending) -> None:
@@ -40,7 +40,10 @@ def judge(calm: Ending, ending: Ending) -> None:
         assert _told_unknown(turn) == unknown
         check_outputs(turn, MOST_DEATHS + ending.spent[at])
     assert [each[1:] for each in ending.sent] == [each[1:] for each in calm.sent]
-    assert [each[0] for each in ending.sent] == [turn.record.turn for turn in ending.turns]
+    told = [turn.record for turn in ending.turns if turn.record.outcome != "merged"]
+    assert [each[0] for each in ending.sent] == [record.turn for record in told]
+    joined = {turn.record.merged_into for turn in ending.turns if turn.record.outcome == "merged"}
+    assert joined <= {record.turn for record in told}
     assert _log(ending) == _log(calm)
     _check_tool_runs(calm, ending)
     _check_requests(calm, ending)

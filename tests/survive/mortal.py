@@ -14,7 +14,7 @@ coroutine of the process is dropped. Places are told apart by what is done there
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from worker.codecs.events import StreamEvent
 from worker.codecs.messages import Request, UserMessage
 from worker.engine.driver import TurnDriver
 from worker.settings import WorkerSettings
+from worker.store.cancels import REQUESTED
 from worker.store.script import Script
 from worker.tools.tool import Tool
 from worker.turn.commands import Command, StageText, StageThinking
@@ -166,7 +167,14 @@ class Drains:
     """The process that asks is told to shut down."""
 
 
-Step = StreamEvent | Breaks | Silence | Unreachable | Drains
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Somebody wants the turn to end, once the text before this is staged. `is_told`: its driver hears of it."""
+
+    is_told: bool = True
+
+
+Step = StreamEvent | Breaks | Silence | Unreachable | Drains | Cancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,20 +208,25 @@ class ScriptedProvider:
 
 
 class MortalProcess:
-    """A process that runs turns, with a scripted provider and with these tools by name."""
+    """A process that runs turns, with a scripted provider. `cancel`: asks for the end of a turn, from outside.
+
+    `tools`: what it offers, by name; nothing, until it is set.
+    """
 
     def __init__(
         self,
         client: Redis,
         settings: WorkerSettings,
         provider: ScriptedProvider,
-        tools: Mapping[str, Tool],
+        cancel: Callable[[str], Awaitable[None]],
         fate: Fate,
     ) -> None:
+        self.tools: Mapping[str, Tool] = {}
         self._client = client
         self._fate = fate
         self._provider = provider
-        self._tools = tools
+        self._cancel = cancel
+        self._has_staged = asyncio.Event()
         Line(client, fate)
         self._process = TurnProcess(settings)
         self._process._redis = client
@@ -241,6 +254,18 @@ class MortalProcess:
             running.result()
         return has_died
 
+    async def cancelled(self, *, is_told: bool) -> None:
+        """Somebody wants the turn that runs to end."""
+        for driver in tuple(self._process._drivers):
+            await self._cancel(driver._grant.turn)
+            if is_told:
+                driver.cancel(REQUESTED)
+
+    def out_of_time(self) -> None:
+        """It is told to shut down, and has no more time to."""
+        self._process.drain()
+        self._process.cut_off()
+
     def _driver(self, *parts: Any) -> TurnDriver:
         driver: Any = self._made(*parts)
         perform = driver._perform
@@ -251,6 +276,7 @@ class MortalProcess:
             await perform(command)
             if isinstance(command, StageText | StageThinking):
                 await self._process._tick.flush()
+                self._has_staged.set()
             await self._fate.passes(f"after {name}")
 
         driver._perform = mortal_perform
@@ -264,6 +290,7 @@ class MortalProcess:
         return self._attempt
 
     async def _attempt(self, provider: str, request: Request, call: int, attempt: int) -> AsyncIterator[list[Event]]:
+        self._has_staged.clear()
         for step in self._provider.ask(provider, request, call, attempt):
             match step:
                 case Breaks(kind):
@@ -274,6 +301,9 @@ class MortalProcess:
                     await _for_ever()
                 case Drains():
                     self._process.drain()
+                case Cancelled(is_told):
+                    await self._has_staged.wait()
+                    await self.cancelled(is_told=is_told)
                 case event:
                     yield [Heard(call, attempt, event)]
 
@@ -281,7 +311,7 @@ class MortalProcess:
 
     async def offered(self, name: str, agent: object) -> Mapping[str, Tool]:
         del name, agent
-        return self._tools
+        return self.tools
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -21,6 +21,8 @@ from tests.survive.outside import Outside
 from tests.survive.scenarios import ANY_SCENARIO
 from tests.survive.stores import Store
 from tests.survive.story import Story
+from worker import ids
+from worker.store.lease import SUSPECT_AFTER, Suspected, claim_among_others
 from worker.store.records import RECORD_VERSION
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -79,6 +81,15 @@ async def _in_flight(story: Story, turns: list[str]) -> None:
     await outside.outbox.settle(third, Rejected("http_410", "gone"))
 
 
+async def _reserved(story: Story, turns: list[str]) -> None:
+    """A process that drives other turns has found the suspect, and starts one of its own for it."""
+    await story.lapse(turns)
+    terms = (story.session, ids.new_nonce(), 8, 1, SUSPECT_AFTER)
+    suspected = await claim_among_others(story.client, *terms, may_start_one=True)
+    assert isinstance(suspected, Suspected)
+    assert suspected.reserved
+
+
 STATES = (
     State("queued", "plain", (("claim: not sent", 1),)),
     State("claimed", "plain", (("claim: unheard", 1),)),
@@ -99,6 +110,11 @@ STATES = (
     State("relay in the middle of the log", "two queued turns", (("after Seal", 1),), _relayed),
     State("relay behind the log", "two queued turns"),
     State("deliveries under way", "three queued turns", (), _in_flight),
+    State("messages carried in mid-call", "joins", (("stage: unheard", 2),)),
+    State("merged", "joins", (("after CommitCall", 2),)),
+    State("cancelled with a dead driver", "cancelled before a commit", (("before CommitCall", 2),)),
+    State("a suspect in mid-stream", "plain", (("stage: unheard", 3),) * (SUSPECT_AFTER + 1)),
+    State("a suspect that is reserved", "plain", (("stage: unheard", 3),) * SUSPECT_AFTER, _reserved),
 )
 
 

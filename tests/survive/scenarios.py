@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tests.survive.mortal import Answers, Asked, Breaks, Drains, Silence, Step, Unreachable
+from tests.survive.mortal import Answers, Asked, Breaks, Cancelled, Drains, Silence, Step, Unreachable
 from worker.codecs.events import Completed, Failed, ReasoningDelta, TextDelta, ToolCall, Usage
 from worker.codecs.messages import UserMessage
 from worker.settings import WorkerSettings
@@ -24,7 +24,8 @@ class Scenario:
     """`messages`: submitted together, to one session. `before`: turns that the session has ended undisturbed before.
 
     `decision`: what a person says to each approval request, or `expired`; `at_once`: as soon as it is asked, be the
-    driver alive or not, rather than once the turn is parked. `changes`: sections of the settings.
+    driver alive or not, rather than once the turn is parked. `joins`: of each message, that it may join a turn that
+    runs. `while_waiting`: what happens while the tool `wait` runs. `changes`: sections of the settings.
     """
 
     name: str
@@ -33,6 +34,8 @@ class Scenario:
     before: tuple[str, ...] = ()
     decision: Literal["approve_once", "deny", "expired"] | None = None
     at_once: bool = False
+    joins: bool = False
+    while_waiting: Literal["cancel", "drain is over"] | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -133,6 +136,42 @@ def _drains(asked: Asked) -> list[Step]:
     return says("And its ", "end.")
 
 
+def _is_joined(asked: Asked) -> list[Step]:
+    if asked.call == 1:
+        return calls(f"To {asked.message} ", "charge", "look")
+    if asked.call == 2:
+        return calls(f"And to {asked.message} ", "charge")
+    return says(f"After {len(asked.request.messages)} messages.")
+
+
+def _breaks_when_joined(asked: Asked) -> list[Step]:
+    if asked.call == 2 and asked.nth == 1:
+        return [TextDelta("Half a sen"), Breaks()]
+    return _is_joined(asked)
+
+
+def _is_cancelled(asked: Asked) -> list[Step]:
+    if asked.call == 1:
+        return calls("Let me see. ", "charge")
+    return [TextDelta("Half a sen"), Cancelled(), Silence()]
+
+
+def _is_cancelled_unheard(asked: Asked) -> list[Step]:
+    if asked.call == 1:
+        return calls("Let me see. ", "charge")
+    return [TextDelta("The whole sen"), Cancelled(is_told=False), *says("tence.")]
+
+
+def _waits(asked: Asked) -> list[Step]:
+    match asked.call:
+        case 1:
+            return calls("Let me see. ", "charge")
+        case 2:
+            return calls("One moment. ", "wait")
+        case _:
+            return says("That is ", "that.")
+
+
 BACKUP = {"base_url": "http://127.0.0.1:9/v1", "model": "other"}
 
 SCENARIOS = (
@@ -151,6 +190,12 @@ SCENARIOS = (
     Scenario("an earlier turn", _remembers, ("And now?",), ("First this.",)),
     Scenario("two queued turns", _remembers, ("First this.", "And now?")),
     Scenario("a drain", _drains),
+    Scenario("a drain that is over with tools", _waits, while_waiting="drain is over"),
+    Scenario("joins", _is_joined, ("When is low tide?", "And high tide?", "And the moon?"), joins=True),
+    Scenario("joins a call that breaks", _breaks_when_joined, ("When is low tide?", "And high tide?"), joins=True),
+    Scenario("cancelled", _is_cancelled, ("When is low tide?", "And high tide?")),
+    Scenario("cancelled before a commit", _is_cancelled_unheard),
+    Scenario("cancelled with tools", _waits, while_waiting="cancel"),
 )
 
 ANY_SCENARIO = {

@@ -7,6 +7,7 @@ Nothing sleeps: a lease runs out and a request expires because their times are p
 them.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from worker.tools.tool import Tool, ToolContext
 from worker.turn.facts import Fact, ToolEnded, ToolStarted
 
 MOST_LIVES = 12
-NOT_OF_THE_PROVIDER = ("takeover", "drain")
+NOT_OF_THE_PROVIDER = ("takeover", "drain", "cancelled")
 MOST_DEATHS = 3
 """Attempts of one call that may die of the provider: the first, and the two resumes of the default budget."""
 
@@ -87,6 +88,7 @@ class Story:
     entries: dict[str, LogEntry] = field(default_factory=dict)
     unreadable: set[str] = field(default_factory=set)
     """Entries of the log that no release before theirs can read."""
+    _is_out_of_time: bool = False
 
     def __post_init__(self) -> None:
         self.deaths = list(self.deaths)
@@ -141,8 +143,12 @@ class Story:
             idempotency_key=f"{self.session}: {message}",
             destinations=(DESTINATION,),
             watch_s=_WATCH_S,
+            joins=self.scenario.joins,
         )
         return submitted.turn
+
+    async def cancel(self, turn: str) -> None:
+        await api.cancel_turn(self.settings, self.client, turn=turn, by="ana", wake=lambda _: None)
 
     async def driven(self, turns: Sequence[str], *, undisturbed: bool = False, to_the_last_death: bool = False) -> None:
         """Drive until all these turns have ended; or just to the last of the deaths, before anything follows."""
@@ -169,7 +175,9 @@ class Story:
 
     def process(self, fate: Fate) -> MortalProcess:
         """A process that will die as it must."""
-        return MortalProcess(self.store.connect(), self.settings, self.provider, self._tools(fate), fate)
+        process = MortalProcess(self.store.connect(), self.settings, self.provider, self.cancel, fate)
+        process.tools = self._tools(process, fate)
+        return process
 
     async def _state(self, turn: str) -> bytes:
         state: bytes = await self.client.hget(keys.turn_record(turn), "state")
@@ -231,7 +239,7 @@ class Story:
 
     # The tools, which keep a ledger of what they did.
 
-    def _tools(self, fate: Fate) -> dict[str, Tool]:
+    def _tools(self, process: MortalProcess, fate: Fate) -> dict[str, Tool]:
         async def effect(name: str, context: ToolContext) -> str:
             await fate.passes(f"{name}: to run")
             self.tool_runs.append((name, context.key))
@@ -253,7 +261,21 @@ class Story:
             """Gives money back."""
             return await effect(f"refund {cents}", context)
 
-        return {"charge": charge, "look": look, "refund": refund}
+        @tool(retry_safe=True)
+        async def wait(cents: Annotated[int, Field(description="How much.")]) -> str:
+            """Waits until its turn or its process is to end; where a process came to that end, it need not wait."""
+            await fate.passes("wait: to run")
+            if self.scenario.while_waiting == "cancel":
+                await process.cancelled(is_told=True)
+            elif not self._is_out_of_time:
+                self._is_out_of_time = True
+                process.out_of_time()
+            else:
+                return f"waited for {cents}"
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        return {"charge": charge, "look": look, "refund": refund, "wait": wait}
 
 
 def deaths_of_the_provider(outputs: Iterable[Output]) -> Counter[int]:

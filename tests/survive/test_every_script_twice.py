@@ -17,10 +17,11 @@ from tests.survive.scenarios import ANY_SCENARIO
 from tests.survive.stores import NewStore, Store
 from tests.survive.story import Story
 from worker import ids
-from worker.store import health, keys, lease
+from worker.store import health, keys, lease, listing, processes
 from worker.store.outputs import attach, watch
+from worker.store.processes import Told
 
-PLAYED = ("plain", "tools", "a stream that breaks", "granted", "expired", "compaction", "a drain", "two queued turns")
+PLAYED = ("plain", "tools", "a stream that breaks", "granted", "expired", "compaction", "a drain", "joins", "cancelled")
 MOVING = {
     "claim": ("lease_ms", "due", "driven"),
     "renew": ("lease_ms", "due", "driven", "watch"),
@@ -28,6 +29,8 @@ MOVING = {
     "watch": ("watch",),
     "sweep": ("due", "driven"),
     "channels/take": ("exp",),
+    "pulse": ("at_ms",),
+    "report": ("seen", "processes"),
 }
 """What begins afresh with each try, because it lasts for a time from now on."""
 
@@ -118,10 +121,12 @@ def comparable(name: str, reply: Any) -> Any:
     """A reply without what tells the time."""
     if name == "claim" and reply:
         record = dict(zip(reply[0][::2], reply[0][1::2], strict=True))
-        return ({**record, b"lease_ms": b""}, *reply[1:5], reply[6])  # and not the time to the deadline
+        return ({**record, b"lease_ms": b""}, *reply[1:5], *reply[6:])  # between them: ms to the deadline
     if name == "channels/take":
         return reply[:2]
     if name == "sweep":  # what it gave is due again only in a while, so that no two processes take it up
+        return ()
+    if name == "report":
         return ()
     if name == "health":  # who is skipped, and for how long from now
         return reply[0], reply[1][::2]
@@ -149,6 +154,10 @@ async def of_readers_and_heartbeats(story: Story, turn: str) -> None:
     assert lease.sweep(story.store.sync, 0) == [story.session]
     report = health.Report(ids.new_nonce(), 1, {"main": health.Counts(3, 1)})
     assert health.exchange(story.store.sync, report, health.HealthRules(2, 60, 60)).fresh
+    assert not lease.pulse(story.store.sync, 0, 8)
+    told = Told("turns", "turns@here", "here", 1, "0", turns=1, draining=False, stopped=False, loop_lag_s=0)
+    processes.report(story.store.sync, "one", told, b"", 5)
+    assert await listing.peek(story.client, [turn], ["state"]) == [[b"running"]]
 
 
 @pytest.mark.requirement("survive:repeat:every-script")

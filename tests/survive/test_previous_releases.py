@@ -42,7 +42,7 @@ async def test_a_turn_that_an_earlier_release_left_behind_comes_to_its_end(new_s
     assert sorted(ending.sent) == sorted(
         (turn["turn"], f"turn.{turn['outcome']}", turn["text"])
         for turn in recording.turns
-        if turn["turn"] not in recording.dead
+        if turn["turn"] not in recording.dead and turn["outcome"] != "merged"
     )
     once = [key for name, key in ending.tool_runs if not name.startswith("look")]
     assert len(once) == len(set(once))

@@ -183,6 +183,22 @@ async def test_a_turn_that_takes_every_owner_down_is_given_up_whoever_wakes_it(n
     assert ending.sent == ((turn, "turn.dead", ""),)
 
 
+@pytest.mark.requirement("cancel:takeover:answer-stands")
+async def test_a_cancel_of_a_turn_whose_driver_died_behind_its_whole_answer_finds_the_answer_standing(
+    new_store: NewStore,
+) -> None:
+    story = Story(new_store(), ANY_SCENARIO["plain"], [("after CommitCall", 1)])
+    (turn,) = await story.begun()
+    await story.driven([turn], to_the_last_death=True)
+    await story.cancel(turn)
+    await story.lapse([turn])
+    await story.driven([turn])
+    ending = await story.ended([turn])
+    assert (ending.turns[0].record.outcome, ending.turns[0].text) == ("completed", "The tide is low at four.")
+    assert ending.sent == ((turn, "turn.completed", "The tide is low at four."),)
+    assert len(ending.asked) == 1
+
+
 def _drains_often(asked: Asked) -> list[Step]:
     if asked.nth <= 6:
         return [TextDelta("Half a sen"), Drains(), Silence()]

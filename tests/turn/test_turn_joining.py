@@ -132,6 +132,16 @@ def test_a_call_that_could_not_be_opened_is_opened_anew_with_what_waits_then() -
     assert command.request.messages == (*ASKED, UserMessage("And Eve?"))
 
 
+@pytest.mark.requirement("sessions:join:inbox-moved")
+def test_a_call_that_could_not_be_opened_counts_once() -> None:
+    scene, _ = joined_now(BOB, EVE, max_calls=3)
+    for _ in range(3):
+        scene.given(InboxMoved()).expect(AskInbox())
+        scene.given(InboxRead((EVE,))).take()
+    scene.given(completed(2, 1, "tool_calls", tool_call("mail"))).expect(ANY, RunTools(2, ANY, 1))
+    scene.given(ToolFinished(2, 0, "12:01")).expect(ANY, AskInbox())  # the third call may be made
+
+
 @pytest.mark.requirement("sessions:join:after-tools")
 def test_a_process_that_shuts_down_while_it_asks_hands_the_turn_over() -> None:
     scene = after_tools()

@@ -11,6 +11,7 @@ from tests.support.turns import BROKEN_CALL, completed, discarded, machine, open
 from worker.codecs.events import Usage
 from worker.codecs.messages import AssistantMessage, ToolMessage, UserMessage
 from worker.output.buffer import CommitBuffer
+from worker.output.events import CallCompletedOutput, TextDeltaOutput, TextStreamDiscardedOutput
 from worker.output.filters import OutputFilter, admits
 from worker.turn.commands import Command, DiscardCall, Failure, HandOff, OpenCall, RecordToolResult, RunTools, Seal
 from worker.turn.events import Begin, Died, Drain, Event, ToolFinished
@@ -285,7 +286,6 @@ def test_the_rehearsal_that_nobody_disturbs_ends_as_it_should() -> None:
 
 
 @pytest.mark.requirement("turn:takeover:any-moment")
-@pytest.mark.requirement("turn:trap-t16:takeover-and-late-outputs")
 @pytest.mark.parametrize("steps", range(MOST_STEPS))
 def test_killed_at_any_moment_the_turn_ends_with_the_same_text_and_each_tool_ran_once(steps: int) -> None:
     rehearsal = Rehearsal([steps], frozenset())
@@ -311,6 +311,26 @@ def test_killed_again_and_again_the_turn_still_ends_with_the_same_text(first: in
         stored = rehearsal.run()
         assert stored.text == UNHURT.text
         assert set(rehearsal.effects) == {0, 2}
+
+
+@pytest.mark.requirement("turn:trap-t16:takeover-and-late-outputs")
+@pytest.mark.parametrize("steps", range(MOST_STEPS))
+def test_what_a_lost_driver_says_behind_its_discard_is_dropped_wherever_it_comes(steps: int) -> None:
+    """A delta of each attempt that was discarded, or has completed, behind every later output of the turn."""
+    outputs = Rehearsal([steps], frozenset()).run().outputs
+    reader, over, late = CommitBuffer(), list[tuple[int, int]](), 0
+    for at, output in enumerate(outputs, 1):
+        reader.apply(output.model_copy(update={"seq": 100 * at}))
+        if isinstance(output, TextStreamDiscardedOutput | CallCompletedOutput):
+            over.append((output.call, output.attempt))
+        for number, (call, attempt) in enumerate(over, 1):
+            staged = reader.staged
+            late += not reader.sealed
+            delta = TextDeltaOutput(text="too late", call=call, attempt=attempt, seq=100 * at + number)
+            assert not reader.apply(delta)
+            assert reader.staged == staged
+    assert reader.committed == UNHURT.text
+    assert reader.stale >= late > 0
 
 
 @pytest.mark.requirement("turn:takeover:every-attempt-ends")

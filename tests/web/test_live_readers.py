@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,11 +12,14 @@ import pytest
 
 from channels.web import live, tail, tokens
 from channels.web.event_stream import EventStream
+from channels.web.reader import KEEPALIVE, Reader
+from tests.store.turns import Redis
 from tests.support.stack import eventually
 from tests.support.web import EventSource, Fold, Served, read_along, serving, web_settings
 from tests.support.written_turn import WrittenTurn
 from tests.web.test_web_turns import error_of
 from worker.output.events import TurnCompletedOutput
+from worker.output.filters import OutputFilter
 from worker.store import keys, outputs
 from worker.turn.usage import NO_USAGE
 
@@ -720,3 +723,28 @@ async def test_a_reader_that_is_just_joining_when_the_process_ends_is_sent_on_at
             web.process.drain()
             go_on.set()
         assert source.retries == [1000]
+
+
+@pytest.mark.requirement("readers:joins-what-is-read")
+async def test_who_joins_a_turn_that_the_process_has_read_further_misses_nothing(real_redis: Redis) -> None:
+    """Between its snapshot and its place in the queue, another reader's reading has gone on."""
+    written = await WrittenTurn.begun(real_redis)
+    await deltas(written, 2)
+
+    async def all_count(admissions: Iterable[str]) -> set[str]:
+        return set(admissions)
+
+    outputs = live.LiveOutputs(real_redis, real_redis, tail.Held(10**9), all_count)
+    tails = [tail.Tail(written.turn, outputs.held, admission="one", deltas=True) for _ in range(2)]
+    first, second = (
+        Reader(real_redis, outputs, each, OutputFilter.FULL).events(None, is_anew=True, keepalive_s=0.1)
+        for each in tails
+    )
+    assert b"event: snapshot" in await anext(first)
+    assert await anext(first) == KEEPALIVE  # it has joined
+    assert b"event: snapshot" in await anext(second)
+    await deltas(written, 1)
+    assert await outputs.read_once() == 1
+    for events in (second, first):
+        assert '"text":"[3é]"'.encode() in await anext(events)
+        await events.aclose()
