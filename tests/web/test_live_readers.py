@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
+import tracemalloc
 from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import urlsplit
@@ -720,3 +722,26 @@ async def test_a_reader_that_is_just_joining_when_the_process_ends_is_sent_on_at
             web.process.drain()
             go_on.set()
         assert source.retries == [1000]
+
+
+@pytest.mark.requirement("readers:held")
+async def test_a_reader_that_has_taken_its_snapshot_holds_it_no_more(web: Served) -> None:
+    written = await WrittenTurn.begun(web.redis)
+    await written.complete("z" * 3_000_000)
+    async with await web.client(SCOPE) as client:
+        tracemalloc.start()
+        try:
+            readers = [read_along(client, written.turn, Fold()) for _ in range(10)]
+            for reader in readers:
+                await take(reader, 1)
+
+            async def kept() -> int:
+                gc.collect()
+                traces = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/channels/web/*")])
+                return sum(trace.size for trace in traces.traces)
+
+            await eventually(kept, lambda size: size < 3_000_000, "snapshots that were taken to be let go")
+        finally:
+            tracemalloc.stop()
+        for reader in readers:
+            await reader.aclose()
