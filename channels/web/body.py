@@ -23,7 +23,7 @@ async def read_model(request: Request, model: type[BaseModel], most_bytes: int) 
     _check_type(request)
     data = await _read(request, most_bytes)
     try:
-        json.loads(data)
+        json.loads(data.decode())  # else it would be read as UTF-16 or UTF-32, too
     except (ValueError, RecursionError):
         raise Refused("not_json", "the body is no JSON in UTF-8: send one JSON object") from None
     try:

@@ -51,6 +51,7 @@ class EventStream(Response):
             async with aclosing(self._events) as events:
                 async for event in events:
                     await self._send(send, event, more=True)
+                    del event
             await self._send(send, b"", more=False)
         except (TimeoutError, OSError):
             pass  # nobody takes it; the connection is closed behind an unfinished answer

@@ -124,7 +124,7 @@ class Turn(TurnHead):
 
 
 class TurnList(_Model):
-    """Turns that have not ended, the oldest first. `truncated`: there are more than were asked for."""
+    """Turns that have not ended, the oldest first, or that have, the latest first. `truncated`: there are more."""
 
     turns: list[TurnHead]
     truncated: bool

@@ -26,7 +26,11 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Lastword",
             "version": version("lastword"),
-            "description": "Agent turns that deliver only the text of calls that completed.",
+            "description": (
+                "Agent turns that deliver only the text of calls that completed. A method that a path does not take is "
+                "answered with 405 and Allow, a path that there is not with 404, and what is no HTTP/1.1 with 400, "
+                "each with an ErrorBody."
+            ),
         },
         "paths": _paths(),
         "components": {

@@ -68,6 +68,7 @@ class Reader:
         try:
             async for event in self._events(last, is_anew=is_anew, keepalive_s=keepalive_s):
                 yield event
+                del event  # here and below: who waits for the next one keeps none that was taken
         except Crowded:
             yield _CROWDED
         except Exception as error:
@@ -84,11 +85,13 @@ class Reader:
             coming = self._start("joined" if is_anew else "unknown_id")
         async for event in coming:
             yield event
+            del event
         spoke = monotonic()
         while not self._is_over:
             await self._tail.news(max(0.0, spoke + keepalive_s - monotonic()))
             async for event in self._go_on():
                 yield event
+                del event
                 spoke = monotonic()
             if monotonic() >= spoke + keepalive_s:
                 yield KEEPALIVE
@@ -136,6 +139,7 @@ class Reader:
             with self._live.held.sharing(event) as shared:
                 del event
                 yield shared
+                del shared
         else:
             place = opening.place
         self._cursor = Cursor(place)

@@ -44,7 +44,7 @@ _ID = re.compile(r"[0-9a-f]{16}")
 _NOBODY = "0" * 64
 _INDEX = "lw:tokens"
 _VERSION = 1
-_MOST = 10_000
+_PAGE = 500
 _SYNC_LIMIT_MS = 5_000
 
 
@@ -138,17 +138,26 @@ async def still_counting(client: redis.asyncio.Redis, identifiers: Iterable[str]
 
 async def listed(client: redis.asyncio.Redis) -> list[Token]:
     """The tokens that count, the oldest first."""
-    names: Any = await client.zrange(_INDEX, 0, _MOST - 1)
-    identifiers = [name.decode() for name in names]
-    pipeline = client.pipeline(transaction=False)
-    for identifier in identifiers:
-        pipeline.hgetall(_key(identifier))
-    found = zip(identifiers, await pipeline.execute(), strict=True)
-    tokens = {identifier: _read(identifier, stored) for identifier, stored in found if stored}
-    expired = [identifier for identifier in identifiers if identifier not in tokens]
+    found: list[Token] = []
+    expired: list[str] = []
+    begin = 0
+    while True:
+        names: Any = await client.zrange(_INDEX, begin, begin + _PAGE - 1)
+        if not names:
+            break
+        begin += len(names)
+        identifiers = [name.decode() for name in names]
+        pipeline = client.pipeline(transaction=False)
+        for identifier in identifiers:
+            pipeline.hgetall(_key(identifier))
+        for identifier, stored in zip(identifiers, await pipeline.execute(), strict=True):
+            if stored:
+                found.append(_read(identifier, stored))
+            else:
+                expired.append(identifier)
     if expired:
         await client.zrem(_INDEX, *expired)
-    return list(tokens.values())
+    return found
 
 
 async def revoke(client: redis.asyncio.Redis, identifier: str) -> bool:

@@ -127,8 +127,8 @@ class TurnRoutes:
             raise Refused("forbidden", f"agent: this token may only ask {token.agent}", field="agent")
         try:
             self.settings.agent(asked.agent)
-        except ConfigurationError as error:
-            raise Refused("invalid", str(error), field="agent") from None
+        except ConfigurationError:  # whose words are for who writes the settings
+            raise Refused("invalid", f"agent: {asked.agent!r} is none of this installation", field="agent") from None
         if token.sessions and not (asked.session or "").startswith(token.sessions):
             message = f"session: this token may only use sessions that begin with {token.sessions}"
             raise Refused("forbidden", message, field="session")
@@ -147,7 +147,9 @@ class TurnRoutes:
             try:
                 self.settings.subscriber(destination)
             except ConfigurationError as error:
-                raise Refused("invalid", str(error), field="destinations") from None
+                unknown = f"destinations: {destination[:80]!r} is no subscriber of this installation"
+                message = str(error) if "://" in destination else unknown
+                raise Refused("invalid", message, field="destinations") from None
 
 
 async def visible_turn(client: redis.asyncio.Redis, settings: Settings, call: Call) -> TurnRecord:

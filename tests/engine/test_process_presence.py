@@ -169,7 +169,10 @@ async def test_a_port_that_is_taken_is_refused_with_the_fix(real_url: str) -> No
 
 
 @pytest.mark.requirement("metrics:probes:bounded")
-async def test_connections_that_ask_for_nothing_cost_no_probe_its_answer(real_url: str, free_port: int) -> None:
+async def test_connections_that_ask_for_nothing_cost_no_probe_its_answer(
+    real_url: str, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "_IDLE_LIMIT_S", 300.0)
     async with running(real_url, free_port) as process:
         await until(process.is_ready, bool, "a ready process")
         idle = [socket.create_connection(("127.0.0.1", free_port)) for _ in range(60)]

@@ -83,6 +83,7 @@ def test_a_process_has_no_more_readers_than_descriptors(monkeypatch: pytest.Monk
     assert limits == [300, 300]
     assert web.readers < most < 300
     assert web.readers > 100
+    assert most - web.readers >= 50
     limits[:] = [1024, 100_000]
     web, most = connections.fitted(WebSettings(readers=1000))
     assert limits[0] > most == 2000

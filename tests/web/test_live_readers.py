@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
+import tracemalloc
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 from urllib.parse import urlsplit
@@ -748,3 +750,26 @@ async def test_who_joins_a_turn_that_the_process_has_read_further_misses_nothing
     for events in (second, first):
         assert '"text":"[3é]"'.encode() in await anext(events)
         await events.aclose()
+
+
+@pytest.mark.requirement("readers:held")
+async def test_a_reader_that_has_taken_its_snapshot_holds_it_no_more(web: Served) -> None:
+    written = await WrittenTurn.begun(web.redis)
+    await written.complete("z" * 3_000_000)
+    async with await web.client(SCOPE) as client:
+        tracemalloc.start()
+        try:
+            readers = [read_along(client, written.turn, Fold()) for _ in range(10)]
+            for reader in readers:
+                await take(reader, 1)
+
+            async def kept() -> int:
+                gc.collect()
+                traces = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/channels/web/*")])
+                return sum(trace.size for trace in traces.traces)
+
+            await eventually(kept, lambda size: size < 3_000_000, "snapshots that were taken to be let go")
+        finally:
+            tracemalloc.stop()
+        for reader in readers:
+            await reader.aclose()

@@ -66,6 +66,9 @@ def test_the_document_is_valid_and_holds_every_route_error_and_scope() -> None:
     assert scopes | {"approvals:act_as", "destinations:url"} == set(SCOPES)
     description = told["components"]["securitySchemes"]["token"]["description"]
     assert all(scope in description for scope in SCOPES)
+    (label,) = (one for one in told["paths"]["/v1/turns"]["get"]["parameters"] if one["name"] == "label")
+    assert label["schema"] == {"type": "array", "items": {"type": "string"}}
+    assert "405" in told["info"]["description"]
 
 
 @pytest.mark.requirement("web:openapi")

@@ -84,6 +84,16 @@ async def test_a_token_of_a_newer_version_counts_for_nothing(real_redis: Redis) 
         assert (await tokens.find(real_redis, text) is not None) is counts, version
 
 
+@pytest.mark.requirement("tokens:listed")
+async def test_all_tokens_are_listed_however_many(real_redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_PAGE", 2)
+    scopes = frozenset({"turns:read"})
+    made = [(await tokens.create(real_redis, name=f"n{number}", scopes=scopes))[0] for number in range(5)]
+    await real_redis.delete(f"lw:token:{made[1].id}")
+    assert {one.id for one in await tokens.listed(real_redis)} == {one.id for one in made if one is not made[1]}
+    assert await real_redis.zcard("lw:tokens") == 4
+
+
 ROUTES = [
     ("POST", "/v1/turns", "turns:write"),
     ("GET", "/v1/turns", "turns:read"),

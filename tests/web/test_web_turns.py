@@ -181,6 +181,20 @@ async def test_of_a_url_that_the_outcome_goes_to_only_the_host_is_shown(web: Ser
     assert answers[1].json()["destinations"] == ["https://example.com/..."]
 
 
+@pytest.mark.requirement("web:bad-input:quiet")
+async def test_a_refusal_tells_nobody_what_else_there_is(web: Served) -> None:
+    async with await web.client(*WRITE) as client:
+        for body, field, value in (
+            ({"prompt": "hi", "agent": "defaul"}, "agent", "'defaul'"),
+            ({"prompt": "hi", "destinations": ["bil"]}, "destinations", "'bil'"),
+        ):
+            answer = await client.post("/v1/turns", json=body)
+            assert error_of(answer) == (422, "invalid", field)
+            message = answer.json()["error"]["message"]
+            assert message.startswith(f"{field}: {value} is no")
+            assert not any(word in message for word in ("known names", "did you mean", "default'", "["))
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "prompt"),
     ({"prompt": ""}, "prompt"),
@@ -217,8 +231,19 @@ async def test_what_is_wrong_is_refused_by_field_and_stores_nothing(web: Served)
 @pytest.mark.requirement("web:bad-input")
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"prompt=hi", b"\xff", b'{"prompt": "\\ud800"}', b"[" * 100_000, b'{"prompt": "hi"} {}', b"NaN"],
-    ids=["empty", "cut", "form", "no UTF-8", "half a pair", "deep", "two", "no number"],
+    [
+        b'\xef\xbb\xbf{"prompt": "hi"}',
+        '{"prompt": "hi"}'.encode("utf-16"),
+        b"",
+        b"{",
+        b"prompt=hi",
+        b"\xff",
+        b'{"prompt": "\\ud800"}',
+        b"[" * 100_000,
+        b'{"prompt": "hi"} {}',
+        b"NaN",
+    ],
+    ids=["mark", "utf-16", "empty", "cut", "form", "no UTF-8", "half a pair", "deep", "two", "no number"],
 )
 async def test_what_is_no_json_object_is_refused(web: Served, body: bytes) -> None:
     async with await web.client(*WRITE) as client:
