@@ -18,7 +18,12 @@ from tests.survive.stores import NewStore, Store
 from tests.survive.story import Story
 from worker import ids
 from worker.store import health, keys, lease
+from worker.store.cancels import cancel
+from worker.store.joining import waiting_messages
+from worker.store.listing import peek
+from worker.store.ops import Ops
 from worker.store.outputs import attach, watch
+from worker.store.processes import Told, report
 
 PLAYED = ("plain", "tools", "a stream that breaks", "granted", "expired", "compaction", "a drain", "two queued turns")
 MOVING = {
@@ -27,6 +32,8 @@ MOVING = {
     "attach": ("watch",),
     "watch": ("watch",),
     "sweep": ("due", "driven"),
+    "pulse": ("at_ms",),
+    "report": ("processes", "seen"),
     "channels/take": ("exp",),
 }
 """What begins afresh with each try, because it lasts for a time from now on."""
@@ -121,6 +128,8 @@ def comparable(name: str, reply: Any) -> Any:
         return ({**record, b"lease_ms": b""}, *reply[1:5], reply[6])  # and not the time to the deadline
     if name == "channels/take":
         return reply[:2]
+    if name == "report":  # the time
+        return ()
     if name == "sweep":  # what it gave is due again only in a while, so that no two processes take it up
         return ()
     if name == "health":  # who is skipped, and for how long from now
@@ -151,6 +160,16 @@ async def of_readers_and_heartbeats(story: Story, turn: str) -> None:
     assert health.exchange(story.store.sync, report, health.HealthRules(2, 60, 60)).fresh
 
 
+async def of_those_beside_it(story: Story, turn: str) -> None:
+    """What people and processes send of a turn, whatever became of it."""
+    ops = Ops(story.client, turn, ids.new_nonce(), 0, lambda: True)
+    assert await waiting_messages(ops, turn, keys.queue(0, story.session)) == ()
+    assert await cancel(story.client, turn, "jo", 60)
+    assert await peek(story.client, [turn], ["state"]) == [[b"sealed"]]
+    lease.pulse(story.store.sync, 0, 8)
+    report(story.store.sync, "p1", Told("turns", "t1", "host", 1, "1.0", 0, False, False, 0.1), b"figures", 5)
+
+
 @pytest.mark.requirement("survive:repeat:every-script")
 async def test_every_script_that_is_sent_again_changes_nothing_and_gives_its_first_answer(new_store: NewStore) -> None:
     seen: set[str] = set()
@@ -170,6 +189,8 @@ async def test_every_script_that_is_sent_again_changes_nothing_and_gives_its_fir
             await of_readers_and_heartbeats(story, turns[0])
             await story.client.hset(keys.turn_record(turns[0]), "lease_ms", 1)
         await story.driven(turns)
+        if name == "plain":
+            await of_those_beside_it(story, turns[0])
         await story.ended(turns)
         await look.aclose()
     assert wrong == []
