@@ -20,6 +20,7 @@ from worker.engine.loop_watch import LoopWatch
 from worker.engine.shutdown import Shutdown
 from worker.observability import configure_logging, configure_sentry, fault, flush_reports, warn
 from worker.settings import WorkerSettings, load_settings
+from worker.store.repeat import UNANSWERED
 from worker.wiring import TurnProcess
 
 _LOOK_EVERY_S = 1.0
@@ -38,6 +39,9 @@ def main() -> int:
     asyncio.set_event_loop(loop)
     try:
         loop.run_until_complete(_run(settings, sys.argv[1]))
+    except UNANSWERED as error:  # its lease, if it has one, runs out, and the turn goes on
+        warn("suspect_lost_redis", session=sys.argv[1], error=type(error).__name__)
+        return 1
     except Exception as error:  # noqa: BLE001 - the last place that sees it; the lease runs out and the turn goes on
         fault("turn_crashed", error, session=sys.argv[1])
         return 1

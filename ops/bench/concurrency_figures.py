@@ -3,6 +3,7 @@
 What belongs here: percentiles, shares, verdicts. What must not be known here: processes, clocks, files.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,15 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         "p99": percentile(values, 0.99),
         "max": max(values, default=float("nan")),
     }
+
+
+def without_nan(found: Any) -> Any:
+    """The figures with None where nothing was seen: JSON knows no NaN."""
+    if isinstance(found, dict):
+        return {name: without_nan(one) for name, one in found.items()}
+    if isinstance(found, list):
+        return [without_nan(one) for one in found]
+    return None if isinstance(found, float) and math.isnan(found) else found
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _AT_ONCE = 64
 """Submits under way at once."""
 _QUIET_S = 3.0
 """Behind the last start: readers are attached, and the heartbeat has told the drivers."""
-PRODUCT = ("turns", "server")
+PRODUCT = ("turns", "server", "web")
 """Whose CPU is the product's."""
 
 
@@ -71,7 +71,7 @@ def _warnings(workers: Workers) -> dict[str, int]:
 def stream(room: Room, load: Load) -> dict[str, Any]:
     """Turns that stream at `RATE` deltas a second each, all at once."""
     settings = room.configure(-(-load.turns // load.processes))
-    with room.turns_processes(load.processes) as workers:
+    with room.turns_processes(load.processes) as workers, room.web_process(workers):
         whole = Window(room, workers)
         turns = asyncio.run(_submit(room, settings, "stream", load.turns))
         read = turns[:: max(1, round(1 / load.watched))]

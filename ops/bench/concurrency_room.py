@@ -4,7 +4,9 @@ What belongs here: setting up and clearing away, waiting, counting what was used
 known here: which loads there are.
 """
 
+import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +17,10 @@ import redis
 
 from channels.embedded import EmbeddedServer
 from channels.settings import Settings, load_settings
+from channels.web import tokens
 from ops.bench.concurrency_figures import Used
 from ops.bench.concurrency_stack import Told, Workers, machine_busy_s, used
+from worker.store import connect
 
 RATE = 20
 """Deltas a second of a streaming turn."""
@@ -44,6 +48,8 @@ class Room:
     server: EmbeddedServer
     provider: Told
     readers: Told
+    reads_web: bool
+    """Whether readers read over HTTP, as the product's do, or straight from the server."""
 
     @property
     def provider_url(self) -> str:
@@ -91,6 +97,35 @@ class Room:
             time.sleep(_SETTLES_S)
             yield workers
 
+    @contextlib.contextmanager
+    def web_process(self, workers: Workers) -> Iterator[None]:
+        """The process that readers ask, beside those that run turns; none where they read from the server."""
+        if not self.reads_web:
+            yield
+            return
+        workers.beside["web"] = web = Workers(self.folder, "web")
+        environment = {
+            "LASTWORD_CONFIG": str(self.folder / "lastword.toml"),
+            "LASTWORD_REDIS_URL": self.server.url,
+            "LASTWORD_WEB__READERS_PER_TOKEN": "100000",
+            "LASTWORD_WEB__REQUESTS_PER_MINUTE": "1000000",
+        }
+        try:
+            web.start(Path(sys.executable), ["channels", "web", "--port", "0"], environment)
+            web.wait_for("web_process_started")
+            [started] = [line for line in web.events() if line["event"] == "web_process_started"]
+            self.readers.ask(f"web http://127.0.0.1:{started['port']} {asyncio.run(self._token())}")
+            yield
+        finally:
+            web.kill()
+
+    async def _token(self) -> str:
+        client = connect.open_redis(self.server.url)
+        try:
+            return (await tokens.create(client, name="bench", scopes=frozenset({"events:read"})))[1]
+        finally:
+            await client.aclose()
+
 
 def wait_until(look: Callable[[], bool], awaited: str, within_s: float) -> float:
     """Wait until `look` is true; the seconds that it took."""
@@ -113,7 +148,7 @@ class Spent:
 
     def cpu_s(self, names: Sequence[str]) -> float:
         """CPU seconds of these together."""
-        return sum(self.after[name].cpu_s - self.before[name].cpu_s for name in names)
+        return sum(self.after[name].cpu_s - self.before[name].cpu_s for name in names if name in self.after)
 
 
 class Window:
@@ -131,7 +166,8 @@ class Window:
         self.before = self._now()
 
     def _now(self) -> dict[str, Used]:
-        return {"turns": self._workers.used()} | {name: used(pids) for name, pids in self._pids.items()}
+        beside = {name: one.used() for name, one in self._workers.beside.items()}
+        return {"turns": self._workers.used()} | beside | {name: used(pids) for name, pids in self._pids.items()}
 
     def close(self) -> Spent:
         """What was used since it was opened."""

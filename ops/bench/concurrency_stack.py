@@ -99,10 +99,12 @@ def told(*arguments: str) -> Iterator[Told]:
 
 
 class Workers:
-    """Celery workers in a folder, their output in a log file each."""
+    """Processes of one kind in a folder, their output in a log file each. `beside`: those of other kinds, by name."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: str = "worker") -> None:
         self._folder = folder
+        self._kind = kind
+        self.beside: dict[str, Workers] = {}
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, python: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -166,4 +168,4 @@ class Workers:
         self._running.clear()
 
     def _log(self, number: int) -> Path:
-        return self._folder / f"worker-{number}.log"
+        return self._folder / f"{self._kind}-{number}.log"

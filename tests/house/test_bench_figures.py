@@ -1,11 +1,22 @@
 """The arithmetic of the concurrency benchmark: what it says of counts that are known."""
 
+import json
 import math
 from typing import Any
 
 import pytest
 
-from ops.bench.concurrency_figures import AGE_P99_MS, Used, cpu_us, holds, memory_kb, next_load, percentile
+from ops.bench.concurrency_figures import (
+    AGE_P99_MS,
+    Used,
+    cpu_us,
+    holds,
+    memory_kb,
+    next_load,
+    percentile,
+    spread,
+    without_nan,
+)
 
 FOUND: dict[str, Any] = {
     "age_ms": {"p50": 30.0, "p99": AGE_P99_MS, "max": 900.0},
@@ -24,6 +35,16 @@ def test_a_percentile_is_a_value_that_was_seen() -> None:
     assert [percentile(values, share) for share in (0, 0.5, 0.99, 0.995, 1)] == [1, 50, 99, 100, 100]
     assert percentile([7], 0.99) == 7
     assert math.isnan(percentile([], 0.5))
+
+
+@pytest.mark.requirement("bench:concurrency:figures")
+def test_what_was_not_seen_is_null_in_json() -> None:
+    found = {"age_ms": spread([]), "tried": [{"p99": float("nan"), "turns": 3}]}
+    none = {"p50": None, "p99": None, "max": None}
+    assert json.loads(json.dumps(without_nan(found), allow_nan=False)) == {
+        "age_ms": none,
+        "tried": [{"p99": None, "turns": 3}],
+    }
 
 
 @pytest.mark.requirement("bench:concurrency:figures")

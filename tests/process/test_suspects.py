@@ -1,8 +1,11 @@
 """A turn that takes down whatever process runs it, amid turns that do no harm, in processes that are restarted."""
 
 import collections
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -194,6 +197,35 @@ async def test_a_suspect_that_a_supervisor_signals_with_its_parent_is_not_blamed
         assert (record.state, record.crashes, record.suspect_crashes) == ("queued", 1, 0)
         stack.start("turns")
         assert text_of(await stack.ended(turn)) == "The answer that stands."
+
+
+@pytest.mark.requirement("survive:suspect:redis-away")
+def test_a_suspect_that_cannot_reach_redis_reports_no_fault_of_its_own(tmp_path: Path, free_tcp_port: int) -> None:
+    """With less patience than the 30 s of the product."""
+    code = (
+        "import sys, worker.wiring; worker.wiring._START_PATIENCE_S = 0.5\n"
+        "from worker import suspect; sys.exit(suspect.main())"
+    )
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("LASTWORD_")},
+        "LASTWORD_REDIS_URL": f"redis://127.0.0.1:{free_tcp_port}/0",
+        "LASTWORD_PROVIDERS__MAIN__BASE_URL": "http://127.0.0.1:9/v1",
+        "LASTWORD_PROVIDERS__MAIN__MODEL": "stand-in",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "room/1"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    lines = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
+    assert ended.returncode == 1
+    assert [line["session"] for line in lines if line["event"] == "suspect_lost_redis"] == ["room/1"], ended.stderr
+    assert not [line for line in lines if line["level"] == "error"]
 
 
 @pytest.mark.requirement("survive:suspect:room")
