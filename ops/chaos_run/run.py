@@ -31,10 +31,10 @@ from ops.chaos_run.configuration import DELIVERY_TIMEOUT_S, Options, settings_te
 from ops.chaos_run.readers import WATCH_S, Readers, is_read
 from ops.chaos_run.receiver import Receiver
 from ops.chaos_run.records import LEDGER, READINGS, RECEIVED, TRANSCRIPT, Records, Strike, read_records
-from ops.chaos_run.stage import Server, Worker, install_tools, python_path, until, without_settings
+from ops.chaos_run.stage import Server, Worker, free_ports, install_tools, python_path, until, without_settings
 from ops.chaos_run.story import Plan, Story, plan_of
 from ops.chaos_run.strikes import Leases, Striker, plan_strikes
-from ops.chaos_run.web import WebClient, free_ports, is_by_http
+from ops.chaos_run.web import WebClient, is_by_http
 from worker import api
 from worker.app import make_app, wake_session
 from worker.errors import StoreUnavailable

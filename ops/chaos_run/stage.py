@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -149,6 +150,15 @@ async def until(holds: Callable[[], object], awaited: str, within_s: float, ever
                 await asyncio.sleep(every_s)
     except TimeoutError:
         raise TimeoutError(f"waited {within_s:g} s for {awaited}") from None
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody listens on, all different."""
+    with contextlib.ExitStack() as open_:
+        probes = [open_.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,6 @@ lost an answer: a second turn of it would be delivered, and be seen as a second 
 import asyncio
 import contextlib
 import json
-import socket
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -39,15 +38,6 @@ _SILENCE_S = 3.0
 def is_by_http(number: int) -> bool:
     """Whether a message is submitted, and its turn read, over HTTP."""
     return number % _EVERY == 0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on, all different."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 class WebClient:
