@@ -11,6 +11,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from channels.embedded import EmbeddedServer
+from tests.support.ports import free_port
 
 # How long an example takes says something of the machine, and nothing of the code.
 hypothesis_settings.register_profile("lastword", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,6 +31,12 @@ def _logging_as_it_was() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    return free_port()
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from channels.embedded import die_with_parent
+from ops.chaos_run.stage import free_ports
 
 _START_S = 90.0
 _END_S = 30.0
@@ -29,7 +30,7 @@ def start_rabbitmq(folder: Path, open_: AsyncExitStack) -> str:
     """Start a node that ends with `open_`; gives its URL."""
     home = folder / "rabbitmq"
     home.mkdir()
-    port, names_port, peers_port = _free_ports(3)
+    port, names_port, peers_port = free_ports(3)
     (home / "rabbitmq.conf").write_text(f"listeners.tcp.local = 127.0.0.1:{port}\n", encoding="utf-8")
     (home / "enabled_plugins").write_text("[].\n", encoding="utf-8")
     environment = {
@@ -81,11 +82,3 @@ def _listens(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as open_:
-        probes = [open_.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]

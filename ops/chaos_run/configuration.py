@@ -45,6 +45,12 @@ crash_cap = 20
 timeout_s = {timeout_s}
 retry_waits_s = [0.3, 0.5, 1, 1, 2, 2, 3, 3, 5, 5, 5, 5, 5, 5]
 
+[web]
+keepalive_s = 0.5
+drain_s = 0.2
+stop_s = 2
+requests_per_minute = 100000
+
 [subscribers.receiver]
 url = "{hook}"
 secret = "{secret}"

@@ -1,4 +1,4 @@
-"""Live readers: some turns are read as they stream, through whatever happens to the store.
+"""Live readers: some turns are read as they stream, through whatever happens to the store, or to the web processes.
 
 What belongs here: following a turn to its end, and one line of what its reader was left with. What must not be known
 here: what is right.
@@ -8,12 +8,13 @@ still takes for a running attempt. `gaps`: how often an output had not the numbe
 """
 
 import asyncio
-import json
 from pathlib import Path
+from typing import Any
 
 import redis
 
 from channels.console.run import FOLLOW_BLOCK_S
+from ops.chaos_run.web import WebClient, is_by_http, write_line
 from worker.output.buffer import CommitBuffer
 from worker.store import connect
 from worker.store.outputs import outputs_after, watch
@@ -32,7 +33,8 @@ def is_read(message: int) -> bool:
 class Readers:
     """Reads turns in tasks of `group`, and writes a line for each whose end was read."""
 
-    def __init__(self, url: str, path: Path, group: asyncio.TaskGroup) -> None:
+    def __init__(self, url: str, path: Path, group: asyncio.TaskGroup, web: WebClient) -> None:
+        self._web = web
         self._client = connect.open_redis(url, block_s=FOLLOW_BLOCK_S)
         self._path = path
         self._group = group
@@ -54,6 +56,10 @@ class Readers:
         await self._client.aclose()
 
     async def _read(self, message: int, turn: str) -> None:
+        reading = self._web.read(message, turn) if is_by_http(message) else self._follow(message, turn)
+        write_line(self._path, await reading)
+
+    async def _follow(self, message: int, turn: str) -> dict[str, Any]:
         fold, last, gaps = CommitBuffer(), "0-0", 0
         while not fold.sealed:
             try:
@@ -66,6 +72,4 @@ class Readers:
                 gaps += output.seq != int(last.partition("-")[2]) + 1
                 last = entry
                 fold.apply(output)
-        line = {"message": message, "text": fold.committed, "staged": fold.staged, "gaps": gaps}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        return {"message": message, "text": fold.committed, "staged": fold.staged, "gaps": gaps}

@@ -31,16 +31,17 @@ from ops.chaos_run.configuration import DELIVERY_TIMEOUT_S, Options, settings_te
 from ops.chaos_run.readers import WATCH_S, Readers, is_read
 from ops.chaos_run.receiver import Receiver
 from ops.chaos_run.records import LEDGER, READINGS, RECEIVED, TRANSCRIPT, Records, Strike, read_records
-from ops.chaos_run.stage import Server, Worker, install_tools, python_path, until, without_settings
+from ops.chaos_run.stage import Server, Worker, free_ports, install_tools, python_path, until, without_settings
 from ops.chaos_run.story import Plan, Story, plan_of
 from ops.chaos_run.strikes import Leases, Striker, plan_strikes
+from ops.chaos_run.web import WebClient, is_by_http
 from worker import api
 from worker.app import make_app, wake_session
 from worker.errors import StoreUnavailable
 from worker.store import connect
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = {"turns": 2, "delivery": 2}
+PLACES = {"turns": 2, "delivery": 2, "web": 2}
 WINDOW = 16
 _START_S = 120.0
 _QUIET_S = 3.0
@@ -110,14 +111,18 @@ class Stage:
         settings = self._settings(environment)
         leases = Leases(settings.lease.ttl_s, lease_for(settings.delivery.timeout_s))
         exchanges = provider.transcript.exchanges
+        ports = free_ports(PLACES["web"])
+        web = WebClient(ports)
+        open_.push_async_callback(web.close)
+        await web.log_in(settings.redis())
         async with asyncio.TaskGroup() as group:
-            readers = Readers(settings.redis(), self._folder / READINGS, group)
+            readers = Readers(settings.redis(), self._folder / READINGS, group, web)
             try:
-                await self._start_workers(environment, group)
+                await self._start_workers(environment, group, ports)
                 striker = Striker(
                     self._folder, self._workers, self._server, exchanges, receiver, leases, self._clock, self._say
                 )
-                await self._submit_all(settings, receiver, striker, readers)
+                await self._submit_all(settings, receiver, striker, readers, web)
                 await self._wait(receiver, striker, leases)
                 await readers.end(_QUIET_S)
                 await asyncio.gather(*(worker.stop() for worker in self._workers))
@@ -134,19 +139,21 @@ class Stage:
         os.environ.update({**mine, **environment})
         return load_settings()
 
-    async def _start_workers(self, environment: dict[str, str], group: asyncio.TaskGroup) -> None:
+    async def _start_workers(self, environment: dict[str, str], group: asyncio.TaskGroup, ports: list[int]) -> None:
         path = python_path(install_tools(self._folder), ROOT)
         ours = {**without_settings(os.environ), **environment}
         ours |= {"PYTHONPATH": path, "CHAOS_LEDGER": str(self._folder / LEDGER)}
         for kind, count in PLACES.items():
             for number in range(1, count + 1):
-                worker = Worker(kind, number, self._folder, ours)
+                worker = Worker(kind, number, self._folder, ours, ports[number - 1] if kind == "web" else 0)
                 self._workers.append(worker)
                 group.create_task(worker.keep_alive())
         await until(lambda: all(worker.is_ready() for worker in self._workers), "the processes to start", _START_S)
         self._say(f"{len(self._workers)} processes are up")
 
-    async def _submit_all(self, settings: Settings, receiver: Receiver, striker: Striker, readers: Readers) -> None:
+    async def _submit_all(
+        self, settings: Settings, receiver: Receiver, striker: Striker, readers: Readers, web: WebClient
+    ) -> None:
         options = self._options
         planned = plan_strikes(options.seed, options.messages, options.kills)
         wakes = _Wakes(settings)
@@ -157,7 +164,9 @@ class Stage:
                     while planned and planned[0].before <= number:
                         await striker.strike(planned.pop(0), group)
                     await self._wait_for_room(receiver, number)
-                    turn = await self._submit(settings, client, wakes, plan_of(options.seed, number))
+                    plan = plan_of(options.seed, number)
+                    by_http = is_by_http(number)
+                    turn = await (web.submit(plan) if by_http else self._submit(settings, client, wakes, plan))
                     if is_read(number):
                         readers.start(number, turn)
                 while planned:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -51,12 +52,16 @@ class Server(EmbeddedServer):
 
 
 class Worker:
-    """One place of the Procfile: a process that is started again whenever it dies. `kind`: `turns` or `delivery`."""
+    """One place of the Procfile: a process that is started again whenever it dies.
 
-    def __init__(self, kind: str, number: int, folder: Path, environment: Mapping[str, str]) -> None:
+    `kind`: `turns`, `delivery` or `web`; the last one listens on `port`.
+    """
+
+    def __init__(self, kind: str, number: int, folder: Path, environment: Mapping[str, str], port: int = 0) -> None:
         self.kind = kind
         self.lives = 0
         self.ended_by_itself: list[str] = []
+        self._port = port
         self._place = f"{kind}-{number}"
         self._folder = folder
         self._environment = environment
@@ -116,8 +121,11 @@ class Worker:
         return log.exists() and started in log.read_text(encoding="utf-8", errors="replace")
 
     async def _start(self) -> asyncio.subprocess.Process:
-        arguments = PROCESSES[self.kind].split()
-        arguments[arguments.index("--hostname") + 1] = f"{self.name}@%h"
+        if self.kind == "web":
+            arguments = ["channels", "web", "--port", str(self._port)]
+        else:
+            arguments = PROCESSES[self.kind].split()
+            arguments[arguments.index("--hostname") + 1] = f"{self.name}@%h"
         header = json.dumps({HEADER: self.name})
         with (self._folder / f"{self.name}.log").open("wb") as log:
             return await asyncio.create_subprocess_exec(
@@ -142,6 +150,15 @@ async def until(holds: Callable[[], object], awaited: str, within_s: float, ever
                 await asyncio.sleep(every_s)
     except TimeoutError:
         raise TimeoutError(f"waited {within_s:g} s for {awaited}") from None
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody listens on, all different."""
+    with contextlib.ExitStack() as open_:
+        probes = [open_.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:

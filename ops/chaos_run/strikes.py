@@ -7,7 +7,8 @@ A strike is due before a message of a certain number is submitted, so strikes ar
 goes. It waits for a process that has such work in flight as it aims at, and then a little longer, so that it hits at
 any moment of the work. `stream`: a turns process that the provider is streaming to. `commit`: one that has got the last
 of an answer a few milliseconds ago. `tool`: one that runs a tool. `delivery`: a delivery process with a POST under way.
-`store`: the server, while there is any of these. A drain is what a deploy does: SIGTERM, and then a new process.
+`web`: a web process, while turns are streamed. `store`: the server, while there is any of the other work. A drain is
+what a deploy does: SIGTERM, and then a new process.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from ops.chaos_run.receiver import Receiver
 from ops.chaos_run.records import LEDGER, STRIKES, Strike
 from ops.chaos_run.stage import HEADER, Server, Worker, until
 
-_KILLED = ("stream", "store", "delivery", "commit", "tool", "stream", "stream", "commit")
+_KILLED = ("stream", "web", "store", "delivery", "commit", "tool", "stream", "stream", "commit")
 _FROZEN = ("stream", "delivery", "commit", "tool", "store", "commit")
 _DRAINED = ("stream", "delivery", "tool")
 _AIM_S = 5.0
@@ -180,6 +181,9 @@ class Striker:
             case "tool":
                 running = self._ledger.running()
                 return [each for each in self._workers if each.pid in running]
+            case "web":
+                living = [each for each in self._workers if each.kind == "web" and each.pid is not None]
+                return living if self._streaming() else []
             case "delivery":
                 return self._named(set(self._receiver.open.values()))
             case _:

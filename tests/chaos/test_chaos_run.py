@@ -77,6 +77,7 @@ def test_a_run_that_comes_to_no_end_keeps_its_logs_and_says_where(
 @pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("chaos:run:clean")
+@pytest.mark.requirement("chaos:run:web")
 def test_a_small_run_is_clean_and_tells_its_figures(tmp_path: Path) -> None:
     arguments = ["--turns", "12", "--kills", "2", "--seed", "1", "--json"]
     run = subprocess.run(

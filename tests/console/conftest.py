@@ -1,7 +1,6 @@
 """Console tests run the program in this process, and see no variable and no file but their own."""
 
 import os
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,12 +55,3 @@ def lastword(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         return Ran(code, out, err)
 
     return run
-
-
-@pytest.fixture
-def unused_port() -> int:
-    """A loopback port on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -277,21 +277,11 @@ def test_what_does_not_mend_itself_needs_a_person(survey: Survey, codes: list[st
 
 @pytest.mark.requirement("status:shows:all")
 async def test_a_broker_that_does_not_answer_is_told_and_hides_nothing_else(
-    real_url: str, real_redis: Any, unused_tcp_port: int
+    real_url: str, real_redis: Any, unused_port: int
 ) -> None:
-    there = Settings(redis_url=real_url, broker_url=f"redis://:geheim@127.0.0.1:{unused_tcp_port}/0")
+    there = Settings(redis_url=real_url, broker_url=f"redis://:geheim@127.0.0.1:{unused_port}/0")
     survey = await look(real_redis, there)
     assert survey.broker is None
     assert survey.redis.persists
     await real_redis.rpush("turns", "a", "b")
     assert (await look(real_redis, settings(real_url))).broker == {"turns": 2, "delivery": 0}
-
-
-@pytest.fixture
-def unused_tcp_port() -> int:
-    import socket  # noqa: PLC0415 - for this fixture alone
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

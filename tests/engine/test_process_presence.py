@@ -70,14 +70,6 @@ def answered(port: int, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.mark.requirement("status:shows:all")
 async def test_a_process_tells_what_it_does_until_it_stops(real_url: str, real_redis: redis.asyncio.Redis) -> None:
     async def told() -> list[LivingProcess]:
@@ -102,17 +94,17 @@ async def test_a_process_tells_what_it_does_until_it_stops(real_url: str, real_r
 
 @pytest.mark.requirement("metrics:probes:live")
 async def test_a_process_whose_loop_hangs_is_not_live(
-    real_url: str, real_redis: redis.asyncio.Redis, free_port: int, monkeypatch: pytest.MonkeyPatch
+    real_url: str, real_redis: redis.asyncio.Redis, unused_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "STUCK_S", 0.5)
-    async with running(real_url, free_port) as process:
+    async with running(real_url, unused_port) as process:
         await until(process.is_ready, bool, "a ready process")
-        assert await asyncio.to_thread(answered, free_port, "/livez") == (200, "live\n")
+        assert await asyncio.to_thread(answered, unused_port, "/livez") == (200, "live\n")
         let_go = threading.Event()
         process.loop.loop.call_soon_threadsafe(lambda: let_go.wait(WITHIN_S))
         await until(process.is_live, lambda live: not live, "a loop that hangs to be noticed")
-        assert await asyncio.to_thread(answered, free_port, "/livez") == (503, "not live\n")
-        assert await asyncio.to_thread(answered, free_port, "/readyz") == (503, "not ready\n")
+        assert await asyncio.to_thread(answered, unused_port, "/livez") == (503, "not live\n")
+        assert await asyncio.to_thread(answered, unused_port, "/readyz") == (503, "not ready\n")
 
         async def lag_s() -> float:
             return (await living(real_redis))[0].told.loop_lag_s
@@ -124,24 +116,24 @@ async def test_a_process_whose_loop_hangs_is_not_live(
 
 
 @pytest.mark.requirement("metrics:probes:ready")
-async def test_a_process_is_ready_while_redis_answers_and_it_takes_work(real_url: str, free_port: int) -> None:
-    async with running(real_url, free_port) as process:
+async def test_a_process_is_ready_while_redis_answers_and_it_takes_work(real_url: str, unused_port: int) -> None:
+    async with running(real_url, unused_port) as process:
         await until(process.is_ready, bool, "a ready process")
-        assert await asyncio.to_thread(answered, free_port, "/readyz") == (200, "ready\n")
+        assert await asyncio.to_thread(answered, unused_port, "/readyz") == (200, "ready\n")
         process.doing = Doing(1, draining=True)
-        assert await asyncio.to_thread(answered, free_port, "/readyz") == (503, "not ready\n")
-        assert await asyncio.to_thread(answered, free_port, "/livez") == (200, "live\n")
-        status, counted = await asyncio.to_thread(answered, free_port, "/metrics")
+        assert await asyncio.to_thread(answered, unused_port, "/readyz") == (503, "not ready\n")
+        assert await asyncio.to_thread(answered, unused_port, "/livez") == (200, "live\n")
+        status, counted = await asyncio.to_thread(answered, unused_port, "/metrics")
         assert (status, "lastword_turns_driven" in counted) == (200, True)
-        assert (await asyncio.to_thread(answered, free_port, "/what"))[0] == 404
+        assert (await asyncio.to_thread(answered, unused_port, "/what"))[0] == 404
 
 
 @pytest.mark.requirement("metrics:probes:ready")
 async def test_a_process_without_its_redis_is_live_and_not_ready_and_says_so_once(
-    free_port: int, caplog: pytest.LogCaptureFixture
+    unused_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     logging.getLogger("lastword").addHandler(caplog.handler)
-    async with running(f"redis://127.0.0.1:{free_port}/0") as process:
+    async with running(f"redis://127.0.0.1:{unused_port}/0") as process:
 
         async def told() -> int:
             return sum(record.getMessage() == "process_not_told" for record in caplog.records)

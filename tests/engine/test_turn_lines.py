@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -341,11 +340,3 @@ async def test_a_heartbeat_that_does_not_reach_redis_is_counted(unused_port: int
 
     await eventually(missed, lambda count: count >= 1, "a round of the heartbeat that fails", 10)
     await asyncio.to_thread(heartbeat.stop)
-
-
-@pytest.fixture
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

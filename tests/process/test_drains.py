@@ -136,7 +136,7 @@ async def test_a_stalled_turn_goes_on_in_another_process_and_spends_nothing(tmp_
         second = stack.start("turns")
         await stack.logged(second, "turns_process_started")
         first.send(signal.SIGTERM)
-        assert await ended(first, DRAIN_S) == 0
+        assert await ended(first, DRAIN_S + SLACK_S) == 0
         outputs = await stack.ended(turn)
         record = await record_of(stack, turn)
         [resumed] = [line for line in second.lines() if line["event"] == "turn_resumed"]

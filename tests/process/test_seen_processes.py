@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -20,6 +19,7 @@ from channels import exposition
 from channels.embedded import EmbeddedServer
 from channels.rehearsal.server import StandIn
 from tests.store.test_turn_listing import ended
+from tests.support.ports import free_port
 from tests.support.receiver import Receiver
 from tests.support.stack import SECRET, Process, Stack, database, eventually, stand_in
 from worker.output.events import ApprovalRequestOutput, TextDeltaOutput
@@ -109,13 +109,6 @@ def samples(text: str, name: str, **labels: str) -> dict[str, float]:
         for each in family.samples
         if each.name == f"lastword_{name}" and labels.items() <= each.labels.items()
     }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answered(port: int, path: str) -> tuple[int, str]:

@@ -5,13 +5,14 @@ What belongs here: starting, waiting until it answers, ending. Python packages a
 """
 
 import asyncio
-import socket
 import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import httpx
+
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv-real" / "bin"
@@ -31,7 +32,7 @@ class Program:
     """Runs within its `async with`; `process` may be frozen or killed. `health`: a path that answers 200 once ready."""
 
     def __init__(self, name: str, health: str, folder: Path) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.process: subprocess.Popen[bytes]
         self._name = name
         self._health = health
@@ -80,10 +81,3 @@ class Program:
         except httpx.TransportError:
             return False
         return answer.status_code == httpx.codes.OK
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

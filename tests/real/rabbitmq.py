@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from channels.embedded import die_with_parent
+from tests.support.ports import free_port
 
 _WITHIN_S = 60.0
 
@@ -29,10 +30,10 @@ class RabbitMQ:
 
     def __init__(self, program: str, folder: Path) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}//"
         self._program = program
-        self._names = (_free_port(), _free_port())
+        self._names = (free_port(), free_port())
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -111,10 +112,3 @@ class RabbitMQ:
             "RABBITMQ_GENERATED_CONFIG_DIR": str(self.folder / "config"),
             "RABBITMQ_CONF_ENV_FILE": str(self.folder / "none"),
         }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

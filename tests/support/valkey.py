@@ -5,7 +5,6 @@ the commands mean to Lastword.
 """
 
 import contextlib
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Self
 import redis
 
 from channels.embedded import die_with_parent, find_binary
+from tests.support.ports import free_port
 
 _WITHIN_S = 20.0
 
@@ -26,7 +26,7 @@ class Valkey:
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -173,10 +173,3 @@ def _command(data: bytes, at: int) -> tuple[tuple[bytes, ...], int] | None:
 def _line(data: bytes, at: int) -> tuple[bytes | None, int]:
     end = data.find(b"\r\n", at)
     return (None, at) if end < 0 else (data[at:end], end + 2)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -27,14 +26,6 @@ AGENT = AgentSettings.model_validate({"tools": ["mcp:files"]})
 @pytest.fixture
 def marks(tmp_path: Path) -> Marks:
     return Marks(tmp_path)
-
-
-@pytest.fixture
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager
