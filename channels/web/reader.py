@@ -55,6 +55,7 @@ class Reader:
         self._wanted = wanted
         self._cursor = Cursor(NOWHERE)
         self._is_over = False
+        self._named: Place = NOWHERE
 
     async def starts_after_end(self, last: Place) -> bool:
         """Whether the place is that of the last output of a turn that has ended: there is nothing more to read."""
@@ -65,6 +66,7 @@ class Reader:
 
         `last`: the place that the reader names, None when it names none that can be read. `is_anew`: it named none.
         """
+        self._named = last or NOWHERE
         try:
             async for event in self._events(last, is_anew=is_anew, keepalive_s=keepalive_s):
                 yield event
@@ -159,6 +161,8 @@ class Reader:
             return None
         ending = await read_ending(self._client, turn) if found.state == "sealed" else []
         at_ms, _, seq = found.last_id.partition("-")
+        if reason == "unknown_id" and self._named > (int(at_ms), int(seq)):
+            reason = "rewound"  # an id of what the store has lost since: what comes may have a lower one
         snapshot = Snapshot(
             turn=turn,
             reason=reason,

@@ -119,6 +119,21 @@ async def test_who_comes_back_with_a_trimmed_id_is_told_to_start_afresh(web: Ser
             await events.aclose()
 
 
+@pytest.mark.requirement("readers:rewound")
+async def test_who_comes_back_with_an_id_beyond_the_last_one_is_told_that_the_store_has_lost_it(web: Served) -> None:
+    """What follows may have a lower id: a server that lost its end may also have a clock that is behind."""
+    written, ids = await discarded_once(web)
+    ms, _, seq = ids[-1].partition("-")
+    for lost in (f"{int(ms) + 1}-{seq}", f"{ms}-{int(seq) + 1}"):
+        fold = Fold()
+        async with await web.client(SCOPE) as client:
+            events = read_along(client, written.turn, fold, last_id=lost)
+            await take(events, 1)
+            assert (fold.names, fold.events[0].data["reason"]) == (["reset"], "rewound")
+            assert agrees(fold, written)
+            await events.aclose()
+
+
 @pytest.mark.requirement("readers:gap")
 async def test_what_was_trimmed_behind_a_known_id_is_no_silent_gap(web: Served) -> None:
     written = await WrittenTurn.begun(web.redis)
