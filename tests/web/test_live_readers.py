@@ -124,7 +124,7 @@ async def test_who_comes_back_with_an_id_beyond_the_last_one_is_told_that_the_st
     """What follows may have a lower id: a server that lost its end may also have a clock that is behind."""
     written, ids = await discarded_once(web)
     ms, _, seq = ids[-1].partition("-")
-    for lost in (f"{int(ms) + 1}-{seq}", f"{ms}-{int(seq) + 1}"):
+    for lost in (f"{int(ms) + 10_000}-1", f"{int(ms) + 10_000}-{int(seq) + 100}"):
         fold = Fold()
         async with await web.client(SCOPE) as client:
             events = read_along(client, written.turn, fold, last_id=lost)
