@@ -225,7 +225,7 @@ def _moved(field: str, value: str, later_ms: int) -> str:
         delivery = stored["delivery"]
         delivery |= {name: _later(delivery[name], later_ms) for name in delivery if name.endswith("_ms")}
         return json.dumps(stored)
-    return str(_later(int(value), later_ms)) if field.endswith(_TIMES) else value
+    return str(_later(int(value), later_ms)) if value and field.endswith(_TIMES) else value
 
 
 def _later(time: float, later_ms: int) -> int | float:
