@@ -162,14 +162,14 @@ async def test_a_port_that_is_taken_is_refused_with_the_fix(real_url: str) -> No
 
 @pytest.mark.requirement("metrics:probes:bounded")
 async def test_connections_that_ask_for_nothing_cost_no_probe_its_answer(
-    real_url: str, free_port: int, monkeypatch: pytest.MonkeyPatch
+    real_url: str, unused_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probes, "_IDLE_LIMIT_S", 300.0)
-    async with running(real_url, free_port) as process:
+    async with running(real_url, unused_port) as process:
         await until(process.is_ready, bool, "a ready process")
-        idle = [socket.create_connection(("127.0.0.1", free_port)) for _ in range(60)]
+        idle = [socket.create_connection(("127.0.0.1", unused_port)) for _ in range(60)]
         try:
-            assert await asyncio.to_thread(answered, free_port, "/livez") == (200, "live\n")
+            assert await asyncio.to_thread(answered, unused_port, "/livez") == (200, "live\n")
 
             async def handlers() -> int:
                 return sum("process_request_thread" in one.name for one in threading.enumerate())
@@ -182,16 +182,16 @@ async def test_connections_that_ask_for_nothing_cost_no_probe_its_answer(
 
 @pytest.mark.requirement("metrics:probes:bounded")
 async def test_a_probe_that_is_not_asked_goes_and_tells_no_version(
-    real_url: str, free_port: int, monkeypatch: pytest.MonkeyPatch
+    real_url: str, unused_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probes, "_IDLE_LIMIT_S", 0.3)
-    async with running(real_url, free_port) as process:
+    async with running(real_url, unused_port) as process:
         await until(process.is_ready, bool, "a ready process")
-        reader, writer = await asyncio.open_connection("127.0.0.1", free_port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", unused_port)
         async with asyncio.timeout(WITHIN_S):
             assert await reader.read() == b""
         writer.close()
-        reader, writer = await asyncio.open_connection("127.0.0.1", free_port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", unused_port)
         writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
         async with asyncio.timeout(WITHIN_S):
             answer = await reader.read()
