@@ -79,6 +79,8 @@ async def dump(client: Redis, *, leave_out: Sequence[str] = ()) -> dict[str, Any
         if name.rpartition("}:")[2].partition(":")[0] in leave_out:
             continue
         kind = (await client.type(key)).decode()
+        if kind == "none":  # it has gone since the look at all keys
+            continue
         match kind:
             case "hash":
                 content: Any = await client.hgetall(key)
