@@ -135,7 +135,7 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path, number: signal
     assert run.returncode == 130, told + rest
     limit = time.monotonic() + 10
     while processes_of(tmp_path) and time.monotonic() < limit:
-        time.sleep(0.05)
+        time.sleep(0.05)  # processes that are not ours give nobody an event when they are gone
     assert processes_of(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
