@@ -89,18 +89,38 @@ class TwiceBlocking:
         self._seen = seen
         self._wrong = wrong
         self._execute = client.execute_command
+        self._open_pipeline = client.pipeline
         client.execute_command = self._execute_command
+        client.pipeline = self._pipeline
 
     def _execute_command(self, *command: Any, **options: Any) -> Any:
         reply = self._execute(*command, **options)
-        if command[0] in {"EVALSHA", "EVAL"}:
-            name = NAMES[command[1]]
-            self._seen.add(name)
-            before = self._dump(MOVING.get(name, ()))
-            again = self._execute(*command)
-            if comparable(name, again) != comparable(name, reply) or self._dump(MOVING.get(name, ())) != before:
-                self._wrong.append(name)
+        self._again(command, reply)
         return reply
+
+    def _pipeline(self, *args: Any, **options: Any) -> Any:
+        pipeline = self._open_pipeline(*args, **options)
+        execute = pipeline.execute
+
+        def twice(*args: Any, **options: Any) -> Any:
+            commands = [command for command, _ in pipeline.command_stack]
+            replies = execute(*args, **options)
+            for command, reply in zip(commands, replies, strict=True):
+                self._again(command, reply)
+            return replies
+
+        pipeline.execute = twice
+        return pipeline
+
+    def _again(self, command: Sequence[Any], reply: Any) -> None:
+        if not command or command[0] not in {"EVALSHA", "EVAL"} or isinstance(reply, NoScriptError | ResponseError):
+            return
+        name = NAMES[command[1]]
+        self._seen.add(name)
+        before = self._dump(MOVING.get(name, ()))
+        again = self._execute(*command)
+        if comparable(name, again) != comparable(name, reply) or self._dump(MOVING.get(name, ())) != before:
+            self._wrong.append(name)
 
     def _dump(self, left_out: Sequence[str]) -> dict[bytes, Any]:
         readers: dict[bytes, Callable[[bytes], Any]] = {
