@@ -11,20 +11,43 @@ from typing import Any, ClassVar
 
 from celery import Celery, bootsteps
 from celery.worker import consumer
+from celery.worker.consumer.tasks import Tasks
 from kombu.connection import Connection
 
 _RETRY_S = 2
 """Between two looks for a broker that is away. Celery's own waits grow to 30 s, long after it may be back."""
 
 
+class TakesWhatCame(bootsteps.StartStopStep):
+    """A message that Redis has handed over is taken, though the pool got full, or late, while it was waited for.
+
+    Celery would leave it in the socket until there is room again, where no other process finds it, and where it ends
+    with this one. The task gives back what it cannot begin.
+    """
+
+    requires = (Tasks,)
+
+    def start(self, parent: Any) -> None:
+        """Each time the consumer has a new channel."""
+        channel = parent.task_consumer.channel
+        if parent.connection.transport.driver_type != "redis":  # others hand a message over and take it back
+            return
+        has_room = channel.qos.can_consume
+        channel.qos.can_consume = lambda: bool(channel._in_poll) or has_room()  # noqa: SLF001 - nothing public tells
+
+
 class Consumer(consumer.Consumer):
-    """Celery's, which looks for a lost broker steadily, and declares nothing in it that we do not use."""
+    """Celery's, which looks for a lost broker steadily, holds no message back, and declares nothing that is not used.
+
+    What is not: the 28 queues and as many exchanges by which RabbitMQ delays messages; none of ours is delayed.
+    """
 
     class Blueprint(consumer.Consumer.Blueprint):  # type: ignore[misc, valid-type]
-        """Without the 28 queues and as many exchanges by which RabbitMQ delays messages: none of ours is delayed."""
+        """The steps of a consumer."""
 
-        default_steps: ClassVar[list[str]] = [
-            step for step in consumer.Consumer.Blueprint.default_steps if not step.endswith(":DelayedDelivery")
+        default_steps: ClassVar[list[Any]] = [
+            *(step for step in consumer.Consumer.Blueprint.default_steps if not step.endswith(":DelayedDelivery")),
+            TakesWhatCame,
         ]
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
