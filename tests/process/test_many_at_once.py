@@ -93,5 +93,8 @@ async def test_a_process_that_is_full_takes_no_message_that_another_has_room_for
             wake_session(app, session)
         for turn in turns:
             await stack.ended(turn)
-        ended = {line["turn"] for line in free.lines() if line["event"] == "turn_sealed"}
-    assert ended == set(turns)
+
+        async def told() -> set[str]:
+            return {line["turn"] for line in free.lines() if line["event"] == "turn_sealed"}
+
+        await eventually(told, lambda ended: ended == set(turns), "each turn in the free log")
