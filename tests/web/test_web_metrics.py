@@ -138,6 +138,7 @@ async def raw(web: Served, data: bytes) -> None:
     writer.write(data)
     assert b" 4" in await asyncio.wait_for(reader.read(), 30)
     writer.close()
+    await writer.wait_closed()
 
 
 @pytest.mark.requirement("metrics:web:counted")
