@@ -116,6 +116,11 @@ class DeliveryProcess:
         self._deliverer.stop()
         self._stop.set()
 
+    async def drained(self) -> None:
+        """Return once `drain` was called, and what was in flight then is settled."""
+        await self._stop.wait()
+        await self._deliverer.idle()
+
     async def deliver(self) -> None:
         """Send what is due."""
         await self._deliverer.drain()
