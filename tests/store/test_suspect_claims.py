@@ -13,6 +13,7 @@ from worker.process_sections import LeaseSettings
 from worker.store import keys
 from worker.store.inbox import submit
 from worker.store.lease import FURTHEST_MS, Grant, Suspected, beat, claim, claim_among_others, pulse, sweep
+from worker.store.records import RECORD_VERSION
 
 
 @pytest.fixture
@@ -91,6 +92,38 @@ async def test_a_reservation_ends_with_the_claim(any_redis: Redis) -> None:
     await taken(any_redis)
     await lapse(any_redis, turn)
     assert await asked(any_redis) == Suspected(turn, 3, reserved=True)
+
+
+async def time_passes(client: Redis, seconds: float) -> None:
+    for name in (keys.due(0), keys.driven(0)):
+        for member, at_ms in await client.zrange(name, 0, -1, withscores=True):
+            await client.zadd(name, {member: max(0, at_ms - round(seconds * 1000))})
+
+
+@pytest.mark.requirement("store:sweep:refused")
+@pytest.mark.parametrize("refused_as", ["a suspect", "a suspect that is reserved", "of a newer version"])
+async def test_begun_turns_that_are_refused_again_and_again_keep_nobody_else_from_being_found(
+    any_redis: Redis, blocking: redis.Redis, refused_as: str
+) -> None:
+    """There are more of them than are looked at before the first of them is due again."""
+    for number in range(6):
+        turn = (await granted(any_redis, session=f"begun/{number}")).turn
+        await any_redis.hset(keys.turn_record(turn), mapping={"lease_ms": 1, "crashes": 1})
+        if refused_as == "of a newer version":
+            await any_redis.hset(keys.turn_record(turn), "v", RECORD_VERSION + 1)
+        if refused_as == "a suspect that is reserved":
+            ends_ms = (await any_redis.time())[0] * 1000 + 300_000
+            await any_redis.hset(keys.turn_record(turn), mapping={"reserved": "another", "reserved_ms": ends_ms})
+    await time_passes(any_redis, TTL_S + 1)
+    await submit(any_redis, new_turn(session="waits"), 1)
+    found: list[str] = []
+    while "waits" not in found and len(found) < 20:
+        found += sweep(blocking, 0, limit=1)
+        claimed = await claim_among_others(any_redis, found[-1], ids.new_nonce(), TTL_S, 1, 2, may_start_one=False)
+        assert isinstance(claimed, Grant) == (found[-1] == "waits")
+        await time_passes(any_redis, 2)
+    assert sorted(found) == [*(f"begun/{number}" for number in range(6)), "waits"]
+    assert await any_redis.zscore(keys.due(0), keys.DUE_LEASE + "begun/0") is not None
 
 
 @pytest.mark.requirement("lease:suspect:deadline")

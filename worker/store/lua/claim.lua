@@ -8,8 +8,8 @@
 --      8 ms for which a claimant that does not, but can start one that does, reserves a suspect; 0: it cannot; 9 the
 --      session; 10 ms beyond which no lease, calm or reservation reaches: one that does was written by another clock
 --      (before it was put back, or before a failover) and is over
--- Refuses, with an empty list and no change, a turn that a living owner holds, and a turn or a session in which a newer
--- version has written. With an empty queue, or a turn that waits for a person, the session is due no more. A vanished
+-- Refuses, with an empty list and no change of the turn, one that a living owner holds, and a turn or a session in which a
+-- newer version has written. With an empty queue, or a turn that waits for a person, the session is due no more. A vanished
 -- owner counts as a crash, one that released the turn or parked it does not; one that ran it as a suspect counts as a
 -- crash of the suspect, too. An owner whose time is over has vanished only if living ones could have renewed: not when
 -- the last pulse is half a lease away (as far ahead, too: the clock was put back), and not before the calm is over that
@@ -17,6 +17,8 @@
 -- A suspect is refused to a claimant that would run it among others: SUSPECT, and nothing changes but the reservation
 -- and, the first time, since when it waits: by that wait its deadline is put off when it is granted.
 -- While another claimant has reserved it, the empty list. A turn that is cancelled is no suspect: it is only sealed.
+-- A session that is refused for what its turn is, and not for who holds it, is none that is driven any more (KEYS 7): it
+-- waits its time, as others do, and is not looked at before them again and again.
 -- Writes nonce, epoch + 1, op 0, the lease, the version of what will be written, how it came (first | takeover |
 -- resumed), whether it runs as a suspect; at the first claim the turn's deadline; keeps what the session remembers from
 -- expiring while a turn lives.
@@ -39,6 +41,7 @@ local function is_ahead(ms)
 end
 local version = math.max(tonumber(stored[1]), tonumber(redis.call('HGET', KEYS[3], 'v') or 0))
 if version > tonumber(ARGV[3]) then
+  redis.call('ZREM', KEYS[7], ARGV[9])
   return {}
 end
 if stored[2] == 'parked' then
@@ -61,6 +64,7 @@ end
 local crashes = tonumber(stored[5]) + (is_vanished and 1 or 0)
 local is_suspect = crashes >= tonumber(ARGV[6]) and (stored[12] or '') == ''
 if is_suspect and not is_mine and ARGV[7] ~= '1' then
+  redis.call('ZREM', KEYS[7], ARGV[9])
   local is_ours = stored[10] == ARGV[1]
   if not is_ours and is_ahead(tonumber(stored[11] or 0)) then
     return {}
