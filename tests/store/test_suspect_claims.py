@@ -11,8 +11,9 @@ from tests.store.turns import SESSION, TTL_S, Redis, driver_of, granted, new_tur
 from worker import ids
 from worker.process_sections import LeaseSettings
 from worker.store import keys
+from worker.store.cancels import Cancellation, cancel
 from worker.store.inbox import submit
-from worker.store.lease import FURTHEST_MS, Grant, Suspected, beat, claim, claim_among_others, pulse, sweep
+from worker.store.lease import FURTHEST_MS, Grant, Suspected, beat, claim, claim_among_others, pulse, renew, sweep
 from worker.store.records import RECORD_VERSION
 
 
@@ -71,6 +72,15 @@ async def test_a_refused_claim_changes_nothing_but_since_when_it_waits_where_the
     before = await dump(any_redis)
     assert await asked(any_redis, room=False) == Suspected(turn, 2, reserved=False)
     assert await dump(any_redis) == before
+
+
+@pytest.mark.requirement("lease:suspect:cancelled")
+async def test_a_turn_that_is_to_end_is_no_suspect_so_any_process_may_seal_it(any_redis: Redis) -> None:
+    turn = await crashed(any_redis, 2)
+    assert await cancel(any_redis, turn, "jo", 3600) == Cancellation(turn, SESSION, "cancelling")
+    grant = await asked(any_redis, room=False)
+    assert isinstance(grant, Grant)
+    assert (grant.cancelled, grant.suspect, grant.progress.crashes) == ("requested", False, 2)
 
 
 @pytest.mark.requirement("lease:suspect:reserved")
@@ -238,6 +248,40 @@ async def test_a_clock_that_is_put_back_stops_takeovers_for_one_lease_and_no_lon
     assert calm_ms <= now_ms + 60_000
     assert await refused(any_redis)
     await any_redis.hset(keys.pulse(0), "calm_ms", 1)
+    assert not pulse(blocking, 0, TTL_S)
+    assert (await taken(any_redis)).turn == turn
+
+
+@pytest.mark.requirement("lease:clock:put-back")
+async def test_a_clock_that_is_put_back_takes_no_turn_from_a_driver_that_lives(
+    any_redis: Redis, blocking: redis.Redis
+) -> None:
+    """No outage went before, and its lease looks like one of another clock until it renews."""
+    grant = await granted(any_redis)
+    pulse(blocking, 0, TTL_S)
+    for name, field in ((keys.turn_record(grant.turn), "lease_ms"), (keys.pulse(0), "at_ms")):
+        await any_redis.hincrby(name, field, 3_600_000)
+    assert await any_redis.hget(keys.pulse(0), "calm_ms") == b"0"
+    assert pulse(blocking, 0, TTL_S)
+    assert await refused(any_redis)
+    assert renew(blocking, 0, [(grant.turn, grant.nonce)], TTL_S)[0].held
+    await any_redis.hset(keys.pulse(0), "calm_ms", 1)
+    assert await refused(any_redis)
+    assert (await record_of(any_redis, grant.turn)).crashes == 0
+
+
+@pytest.mark.requirement("lease:clock:put-back")
+async def test_a_calm_that_another_clock_began_is_over_after_one_lease(any_redis: Redis, blocking: redis.Redis) -> None:
+    """It was put back by minutes, so little that a lease might reach as far."""
+    turn = await crashed(any_redis, 1)
+    pulse(blocking, 0, TTL_S)
+    now_ms = (await any_redis.time())[0] * 1000
+    await any_redis.hset(keys.pulse(0), "calm_ms", now_ms + 300_000)
+    assert pulse(blocking, 0, TTL_S)
+    calm_ms = int(await any_redis.hget(keys.pulse(0), "calm_ms"))
+    assert calm_ms <= now_ms + TTL_S * 1000 + 60_000
+    assert await refused(any_redis)
+    await any_redis.hincrby(keys.pulse(0), "calm_ms", -round(TTL_S * 1000) - 1)
     assert not pulse(blocking, 0, TTL_S)
     assert (await taken(any_redis)).turn == turn
 
