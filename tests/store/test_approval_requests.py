@@ -35,6 +35,7 @@ from worker.errors import Fenced, LocalProtocolError, StoreFull
 from worker.output.approvals import OPTIONS, REFUSALS
 from worker.output.buffer import CommitBuffer
 from worker.output.events import ApprovalDecidedOutput, ApprovalRequestOutput, CompactionOutput, TextOutput
+from worker.sections import ApprovalSettings
 from worker.store import approvals, keys
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.approvals import MOST_REFUSALS, Resolution, expire_due, resolve
@@ -520,9 +521,74 @@ async def test_so_many_requests_expire_in_one_go_and_the_rest_in_the_next_ones(
             expire_due(client, 0)
             left.append(len(await find_all(real_redis, 1)))
         assert left == [2, 0, 0]
-        await real_redis.config_resetstat()
-        expire_due(client, 0)
-        assert (await real_redis.info("commandstats"))["cmdstat_evalsha"]["calls"] == 1
+
+
+@pytest.mark.requirement("approvals:expire:bounded")
+async def test_however_many_requests_expire_it_takes_two_round_trips(
+    real_redis: Redis, real_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    send: Any = redis.Connection.send_packed_command
+
+    def count(connection: redis.Connection, command: Any, **options: Any) -> None:
+        sent.append(command)
+        send(connection, command, **options)
+
+    monkeypatch.setattr(redis.Connection, "send_packed_command", count)
+    with redis.Redis.from_url(real_url) as client:
+        for number in range(5):
+            accumulator = await driven(real_redis, session=f"chat/{number}")
+            await with_tools(accumulator, "mail")
+            await ask(accumulator)
+            await overdue(real_redis, accumulator.turn)
+            assert await accumulator.park() == ()
+            if number in {0, 4}:  # by the first, the server learns the scripts
+                sent.clear()
+                expire_due(client, 0)
+                assert await pending(real_redis, [0]) == []
+    assert len(sent) == 2
+
+
+YEARS_MS = 30 * 365 * 86_400_000
+
+
+@pytest.mark.requirement("approvals:expire:clock-put-back")
+@pytest.mark.parametrize("release", ["this", "previous"])
+async def test_a_request_that_was_asked_by_a_clock_that_was_put_back_waits_as_long_as_one_that_is_asked_now(
+    any_redis: Redis, blocking: redis.Redis, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    monkeypatch.setattr(approvals, "_MOST_FAR_LOOKS", 2)
+    turn, [first, second] = await parked(any_redis, "mail", "clock", expire_s=600)
+    for name in ("1_0", "1_1"):
+        await any_redis.hincrby(keys.approvals(turn), f"{name}:expires", YEARS_MS)
+        if release == "previous":
+            await any_redis.hdel(keys.approvals(turn), f"{name}:lasts")
+    await any_redis.zadd(keys.due(0), {keys.DUE_APPROVAL + turn: YEARS_MS * 3})
+    await any_redis.zadd(keys.waiting(0), {first: YEARS_MS * 3, second: YEARS_MS * 3})
+    await any_redis.zadd(keys.due(0), {f"{keys.DUE_LEASE}{number}": YEARS_MS * 3 - 1 for number in range(5)})
+    now_ms = (await any_redis.time())[0] * 1000
+    for _ in range(4):
+        expire_due(blocking, 0)
+    lasts_ms = 600_000 if release == "this" else approvals.FURTHEST_MS
+    expires_ms = (await due(any_redis))[f"approval:{turn}"]
+    assert now_ms + lasts_ms <= expires_ms < now_ms + lasts_ms + 60_000
+    assert {score for _, score in await any_redis.zrange(keys.waiting(0), 0, -1, withscores=True)} == {expires_ms}
+    before = await dump(any_redis)
+    expire_due(blocking, 0)
+    assert (await record_of(any_redis, turn)).state == "parked"
+    assert {name: was for name, was in (await dump(any_redis)).items() if "far-look" not in name} == {
+        name: was for name, was in before.items() if "far-look" not in name
+    }
+    await overdue(any_redis, turn)
+    await overdue(any_redis, turn, "1_1")
+    expire_due(blocking, 0)
+    assert (await record_of(any_redis, turn)).state == "queued"
+
+
+@pytest.mark.requirement("approvals:expire:clock-put-back")
+def test_no_time_to_answer_that_can_be_set_is_taken_for_one_of_another_clock() -> None:
+    longest = next(each.le for each in ApprovalSettings.model_fields["expire_s"].metadata if hasattr(each, "le"))
+    assert longest * 1000 < approvals.FURTHEST_MS
 
 
 @pytest.mark.requirement("approvals:expire:decides")
@@ -531,7 +597,7 @@ async def test_an_expiry_whose_reply_was_lost_is_repeated_without_effect(
 ) -> None:
     turn, _ = await parked(any_redis, "mail", "clock")
     await overdue(any_redis, turn)
-    names, args = approvals._names(turn), approvals._common(turn)
+    names, args = approvals._names(turn), [*approvals._common(turn), approvals.FURTHEST_MS]
     assert approvals._expire.run(blocking, names, args) == [1, 0]
     after = await dump(any_redis)
     assert approvals._expire.run(blocking, names, args) == [1, 0]

@@ -36,7 +36,11 @@ MOST_REFUSALS = 100
 MOST_EXPIRED = 100
 """Turns whose requests expire in one go: whoever looks has leases to renew."""
 
+FURTHEST_MS = 31 * 86_400_000
+"""No request waits longer than this, a day more than can be set: what expires later does so by another clock."""
+
 _MOST_LOOKS = 10_000
+_MOST_FAR_LOOKS = 1_000
 _AGAIN_MS = 10_000
 """An expiry that a vanished process had taken up is taken up again after this time."""
 
@@ -105,14 +109,16 @@ async def resolve(
 def expire_due(redis: redis.Redis, partition: int) -> None:
     """Decide as expired what nobody has answered in time, of at most `MOST_EXPIRED` turns, the oldest first.
 
-    It takes two round trips, however many they are. A turn whose requests cannot be read is left as it is and logged,
+    A request that another clock has given a time beyond all is given a new one, as if it were asked now. It takes two
+    round trips, however many they are. A turn whose requests cannot be read is left as it is and logged,
     so that it keeps no other one from its expiry.
     """
-    args: list[Argument] = [MOST_EXPIRED, _AGAIN_MS, keys.DUE_APPROVAL, _MOST_LOOKS]
-    swept = _sweep.run(redis, [keys.due(partition)], args)
+    args: list[Argument] = [MOST_EXPIRED, _AGAIN_MS, keys.DUE_APPROVAL, _MOST_LOOKS, FURTHEST_MS, _MOST_FAR_LOOKS]
+    swept = _sweep.run(redis, [keys.due(partition), keys.far_look(partition, keys.DUE_APPROVAL)], args)
     found = [turn.decode(errors="replace") for turn in swept]
     known = [turn for turn in found if ids.partition_of(turn) is not None]
-    answers = dict(zip(known, _expire.run_each(redis, [(_names(turn), _common(turn)) for turn in known]), strict=True))
+    calls = [(_names(turn), [*_common(turn), FURTHEST_MS]) for turn in known]
+    answers = dict(zip(known, _expire.run_each(redis, calls), strict=True))
     for turn in found:
         match answers.get(turn, ConfigurationError("no turn id")):
             case [_, 0]:
