@@ -31,6 +31,9 @@ from worker.turn.machine import TurnMachine
 Attempt = Callable[[str, Request, int, int], AsyncIterator[list[Event]]]
 """Sends a request to a provider for (call, attempt) and gives what comes of it; closing it drops the connection."""
 
+_NEED_NO_ROOM = c.RecordToolResult | c.StopTools | c.DiscardCall | c.CloseCall | c.Seal | c.HandOff | c.Warn
+"""What can be done in a full store: tools that run end and are recorded, and so does the turn, if it is to."""
+
 
 class TurnDriver:
     """Drives one claimed turn to its seal, to a hand-off, or to the loss of its lease.
@@ -127,7 +130,8 @@ class TurnDriver:
             arrived = monotonic()
         for command in self._machine.handle(event, arrived):
             await self._perform_if_room(command)
-        if self._full is not None and not self._tools and self._queue.empty():
+        are_over = all(tool.done() for tool in self._tools)
+        if self._full is not None and not self._ended and are_over and self._queue.empty():
             raise self._full
         self._timer.set()
 
@@ -143,9 +147,7 @@ class TurnDriver:
 
     async def _perform_if_room(self, command: c.Command) -> None:
         """Tools that run are not cut off for want of room: they end and are recorded, but no further one begins."""
-        if self._full is not None and isinstance(command, c.RunTools | c.AskApproval):
-            return
-        if self._full is not None and not isinstance(command, c.RecordToolResult | c.StopTools | c.Warn):
+        if self._full is not None and not isinstance(command, _NEED_NO_ROOM):
             raise self._full
         try:
             await self._perform(command)
@@ -235,12 +237,7 @@ class TurnDriver:
             await self._hold_valid()
             running = self._spawn(self._run_tool(command.call, index, tool_call))
             self._tools.add(running)
-            running.add_done_callback(self._tool_ended)
-
-    def _tool_ended(self, task: asyncio.Task[None]) -> None:
-        self._tools.discard(task)
-        if self._full is not None:
-            self._look_at_the_clock()
+            running.add_done_callback(self._tools.discard)
 
     async def _run_tool(self, call: int, index: int, tool_call: ToolCall) -> None:
         self._tell(await self._toolbox.run(self._grant, call, index, tool_call))
