@@ -242,8 +242,6 @@ class TurnProcess:
             driver = await self._maker.made(grant, accumulator, claimed_at, holder)
             if driver is not None and not holder.is_lost:
                 holder.driver = driver
-                if holder.cancel_reason is not None:
-                    driver.cancel(holder.cancel_reason)
                 await self._run(driver, grant, accumulator)
         finally:
             self._heartbeat.let_go(grant.turn, grant.nonce)
