@@ -123,6 +123,8 @@ async def test_a_turn_that_is_to_end_while_the_store_is_full_ends_where_it_runs(
         finally:
             await real_redis.config_set("maxmemory", 0)
             await process.stop()
+    outputs = await all_outputs(real_redis, turn)
+    assert "note" not in [each.name for each in outputs if isinstance(each, ToolResultOutput)]  # it has not begun
     record = await read_turn(real_redis, turn)
     assert record is not None
     ends = {"cancel": ("sealed", "cancelled"), "drain": ("queued", None)}

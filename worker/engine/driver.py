@@ -71,6 +71,8 @@ class TurnDriver:
         self._full: StoreFull | None = None
         """The store has no room for the next step; what runs may still end, which needs none."""
         self._tools: set[asyncio.Task[None]] = set()
+        self._not_begun: set[int] = set()
+        """Tools of the last call that the store had no room to start: whoever goes on starts them."""
         self._has_tick = False
         """A look at the clock is queued. A second one would keep the first from ever coming to its turn."""
 
@@ -149,6 +151,8 @@ class TurnDriver:
         """Tools that run are not cut off for want of room: they end and are recorded, but no further one begins."""
         if self._full is not None and not isinstance(command, _NEED_NO_ROOM):
             raise self._full
+        if isinstance(command, c.RecordToolResult) and command.index in self._not_begun:
+            return
         try:
             await self._perform(command)
         except StoreFull as error:
@@ -231,9 +235,11 @@ class TurnDriver:
         if isinstance(command, c.StopTools):
             await self._stop_tools()
             return
+        self._not_begun = {index for index, _ in command.tool_calls}
         for index, tool_call in command.tool_calls:
             started = outputs.of_tool_start(command.call, tool_call, command.attempt)
             await self._accumulator.tool_start(command.call, index, started)
+            self._not_begun.discard(index)
             await self._hold_valid()
             running = self._spawn(self._run_tool(command.call, index, tool_call))
             self._tools.add(running)
