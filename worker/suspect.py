@@ -4,8 +4,9 @@ What belongs here: the start and end of that process. What must not be known her
 
 It has a loop and a heartbeat of its own and sweeps nothing. It runs the turn at the head of the session and ends with
 it; SIGTERM hands the turn over. When its parent is killed it goes on, unless Redis stays out of reach, too: then nobody
-is left for whom it could. When its loop hangs for longer than a lease, it ends: it has lost the turn. What it counted
-it leaves in FILE, a file descriptor, for its parent.
+is left for whom it could. When its loop hangs for longer than a lease, it ends: it has lost the turn. Until it has it,
+its loop may take its time: machines are slow when they are loaded. In FILE, a file descriptor, it tells its parent that
+it has the turn, by a line break, and leaves there what it counted.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from worker import metrics
 from worker.engine.loop import new_event_loop
 from worker.engine.loop_watch import LoopWatch
 from worker.engine.shutdown import Shutdown
+from worker.engine.suspects import COMES_UP_WITHIN_S
 from worker.observability import configure_logging, configure_sentry, fault, flush_reports, warn
 from worker.settings import WorkerSettings, load_settings
 from worker.store.repeat import UNANSWERED
@@ -50,16 +52,21 @@ def main() -> int:
 
 async def _run(settings: WorkerSettings, session: str) -> None:
     loop = asyncio.get_running_loop()
-    watch = LoopWatch(loop, max(_SHORTEST_HANG_S, settings.lease.ttl_s))
+    watch = LoopWatch(loop, COMES_UP_WITHIN_S)
     watch.start()
     process = TurnProcess(settings)
     shutdown = Shutdown(process.drain, settings.processes.drain_s)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, shutdown.told, number.name)
+
+    def has_turn() -> None:
+        watch.limit_s = max(_SHORTEST_HANG_S, settings.lease.ttl_s)
+        os.write(int(sys.argv[2]), b"\n")
+
     watching = loop.create_task(_end_when_alone(process, os.getppid()))
     try:
         await process.start()
-        await process.run_turn(session)
+        await process.run_turn(session, has_turn)
     finally:
         watching.cancel()
         await process.stop()

@@ -6,12 +6,14 @@ turn does next, Celery.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 
 from worker import ids
 from worker.assembly import health_rules
 from worker.codecs.messages import Message
 from worker.drivers import DriverMaker
+from worker.engine.claimant import Claimant
 from worker.engine.driver import TurnDriver
 from worker.engine.health import ProviderHealth
 from worker.engine.heartbeat import Heartbeat, HeartbeatLimits
@@ -21,11 +23,11 @@ from worker.engine.suspects import Suspects
 from worker.errors import Fenced, Rewound, StoreFull, StoreUnavailable, TurnCancelled, TurnSealed
 from worker.observability import warn
 from worker.settings import WorkerSettings
-from worker.store import connect, journal, lease
+from worker.store import claims, connect, journal
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import ensure_meta
-from worker.store.lease import Grant, Suspected
-from worker.store.repeat import UNANSWERED, is_unanswered, until_answered
+from worker.store.lease import Grant
+from worker.store.repeat import UNANSWERED, until_answered
 from worker.store.server import warn_of_shortcomings
 from worker.store.tick import StagingTick
 
@@ -53,7 +55,6 @@ class TurnProcess:
         self._settings = settings
         self._draining = False
         self._drain_ends: float | None = None
-        self._suspects = None if wake is None else Suspects(settings.processes.suspects, look or wake)
         self._sessions = 0
         self._drivers: set[TurnDriver] = set()
         self._redis = connect.open_redis(settings.redis())
@@ -71,6 +72,11 @@ class TurnProcess:
             lambda: settings.processes.turns_concurrency - self._sessions,
             self._health,
         )
+        self._suspects: Suspects | None = None
+        if wake is not None:
+            reserve = partial(claims.reserve, self._redis, partitions=settings.partitions)
+            self._suspects = Suspects(settings.processes.suspects, look or wake, reserve)
+        self._claimant = Claimant(settings, self._redis, self._heartbeat.may_claim, self._has_time, self._suspects)
         self._maker = DriverMaker(
             settings,
             self._history,
@@ -142,11 +148,11 @@ class TurnProcess:
         for driver in tuple(self._drivers):
             driver.cut_off()
 
-    async def run_turn(self, session: str) -> None:
-        """Drive the session's next turn, and none after it."""
+    async def run_turn(self, session: str, at_claim: Callable[[], object] = lambda: None) -> None:
+        """Drive the session's next turn, and none after it. `at_claim`: called once it is ours."""
         nonce = ids.new_nonce()
         is_ours = False
-        while await self._run_next(session, nonce, is_ours=is_ours) == nonce:  # the store lost our last steps
+        while await self._run_next(session, nonce, at_claim, is_ours=is_ours) == nonce:  # the store lost our last steps
             is_ours = True
 
     async def run_session(self, session: str) -> None:
@@ -161,7 +167,9 @@ class TurnProcess:
         finally:
             self._sessions -= 1
 
-    async def _run_next(self, session: str, nonce: str, *, is_ours: bool = False) -> str | None:
+    async def _run_next(
+        self, session: str, nonce: str, at_claim: Callable[[], object] = lambda: None, *, is_ours: bool = False
+    ) -> str | None:
         """Drive the session's next turn; the nonce with which to claim the one after it, or None when there is none.
 
         The same nonce: it is the same turn, to be claimed anew. `is_ours`: it was, so it is driven also while draining.
@@ -170,11 +178,12 @@ class TurnProcess:
             await asyncio.sleep(self._settings.lease.renew_s)
         if self._draining and not is_ours:
             return None
-        claimed_at = monotonic()
-        grant = await self._granted(session, nonce, claimed_at + self._settings.lease.ttl_s)
-        if grant is None:
+        granted = await self._claimant.granted(session, nonce)
+        if granted is None:
             return None
+        grant, claimed_at = granted
         if not is_ours:
+            at_claim()
             tell_of_claim(grant)
         try:
             await self._drive(grant, claimed_at)
@@ -189,41 +198,6 @@ class TurnProcess:
         else:
             return ids.new_nonce()
         return nonce
-
-    async def _granted(self, session: str, nonce: str, patience_ends: float) -> Grant | None:
-        try:
-            return await self._claim(session, nonce, patience_ends)
-        except Exception as error:
-            if not is_unanswered(error):
-                raise
-            # The due set knows the session; someone will look again.
-            warn("session_not_claimed", session=session, error=type(error).__name__)
-            return None
-
-    async def _claim(self, session: str, nonce: str, patience_ends: float) -> Grant | None:
-        settings, suspects = self._settings, self._suspects
-        terms = (self._redis, session, nonce, settings.lease.ttl_s, settings.partitions, settings.turns.suspect_after)
-
-        def going() -> bool:
-            # Once the heartbeat has seen an outage, living drivers renew before anyone claims.
-            return monotonic() < patience_ends and self._heartbeat.may_claim()
-
-        if suspects is None:
-            return await until_answered(lambda: lease.claim(*terms), going)
-        may_start_one = suspects.promise()
-        claimed: Grant | Suspected | None = None
-        try:
-            claimed = await until_answered(lambda: lease.claim_among_others(*terms, may_start_one=may_start_one), going)
-        finally:
-            if may_start_one and not isinstance(claimed, Suspected):
-                suspects.unneeded()
-        if not isinstance(claimed, Suspected):
-            return claimed
-        if may_start_one:
-            suspects.start(session)
-        if may_start_one or suspects.wait(session):
-            warn("turn_suspected", turn=claimed.turn, session=session, crashes=claimed.crashes, has_room=may_start_one)
-        return None
 
     async def _history(self, grant: Grant) -> tuple[Message, ...]:
         """What was said before, asked for as any step of a turn is.
@@ -268,8 +242,6 @@ class TurnProcess:
             driver = await self._maker.made(grant, accumulator, claimed_at, holder)
             if driver is not None and not holder.is_lost:
                 holder.driver = driver
-                if holder.cancel_reason is not None:
-                    driver.cancel(holder.cancel_reason)
                 await self._run(driver, grant, accumulator)
         finally:
             self._heartbeat.let_go(grant.turn, grant.nonce)
@@ -294,6 +266,7 @@ class TurnProcess:
 
         As long as nobody else is known to own the turn, and this process has the time.
         """
-        if self._drain_ends is not None and monotonic() >= self._drain_ends:
-            return False
-        return self._heartbeat.holds(grant.turn, grant.nonce)
+        return self._has_time() and self._heartbeat.holds(grant.turn, grant.nonce)
+
+    def _has_time(self) -> bool:
+        return self._drain_ends is None or monotonic() < self._drain_ends

@@ -36,13 +36,19 @@ def run_list(settings: Settings, asked: Asked, limit: int, *, as_json: bool) -> 
         seconds, microseconds = await client.time()
         wanted = wanted_of(asked, now_ms=seconds * 1000 + microseconds // 1000)
         found = await listing.find(client, there.settings.partitions, wanted, limit)
+        newer = [{"turn": each.turn, "state": each.state, "newer": True} for each in found.newer]
         if as_json:
-            sys.stdout.writelines(json.dumps(head_of(record), ensure_ascii=False) + "\n" for record in found.turns)
+            told = [*(head_of(record) for record in found.turns), *newer]
+            sys.stdout.writelines(json.dumps(each, ensure_ascii=False) + "\n" for each in told)
         else:
             console = open_console()
             nothing = "no such turns" if wanted.outcomes or asked.narrows else "no turns that go on"
-            console.print(_list_of(found.turns, cleaner(console)) if found.turns else nothing)
-        if found.stopped and len(found.turns) < limit:
+            if found.turns or not newer:
+                console.print(_list_of(found.turns, cleaner(console)) if found.turns else nothing)
+            for each in found.newer:
+                words = f"{each.turn} {each.state} (written by a newer release: use that release to see more)"
+                console.print(cleaner(console)(words), markup=False, soft_wrap=True)
+        if found.stopped and len(found.turns) + len(newer) < limit:
             words = f"stopped after {found.looked_at} turns, there are more: narrow it with --since or --state"
             open_console(stderr=True).print(words, style="yellow", soft_wrap=True)
         return exits.OK

@@ -85,6 +85,9 @@ class ApprovalRoutes:
         heads = await records.read_heads(self.client, [place[0]])
         if not any(call.token.admits(head.agent, head.session) for head in heads):
             raise _refusal("no_history")
+        for head in heads:
+            if isinstance(head, records.NewerTurn):
+                raise head.error
         return approval
 
 

@@ -123,10 +123,21 @@ class Turn(TurnHead):
     text: str
 
 
+class NewerTurn(_Model):
+    """A turn that a newer version of Lastword has written: ask a process of that version. `state`: or its outcome."""
+
+    turn: str
+    state: str
+
+
 class TurnList(_Model):
-    """Turns that have not ended, the oldest first, or that have, the latest first. `truncated`: there are more."""
+    """Turns that have not ended, the oldest first, or that have, the latest first. `truncated`: there are more.
+
+    `newer`: those that only a newer version of Lastword can tell more of.
+    """
 
     turns: list[TurnHead]
+    newer: list[NewerTurn]
     truncated: bool
 
 

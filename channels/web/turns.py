@@ -18,6 +18,7 @@ from channels.web.endpoint import Call, require
 from channels.web.errors import Refused, json_response
 from channels.web.models import (
     CancelAnswer,
+    NewerTurn,
     Resume,
     SubmitAnswer,
     SubmitRequest,
@@ -106,7 +107,8 @@ class TurnRoutes:
         wanted = Wanted(states, outcomes, since_ms, labels, token.agent or None, token.sessions)
         found = await find(self.client, self.settings.partitions, wanted, limit)
         heads = [TurnHead(**_head(record)) for record in found.turns]
-        return json_response(TurnList(turns=heads, truncated=found.more or found.stopped))
+        newer = [NewerTurn(turn=each.turn, state=each.state) for each in found.newer]
+        return json_response(TurnList(turns=heads, newer=newer, truncated=found.more or found.stopped))
 
     async def cancel(self, call: Call) -> Response:
         """POST /v1/turns/{turn}/cancel."""
@@ -152,7 +154,7 @@ class TurnRoutes:
 
 
 async def visible_turn(client: redis.asyncio.Redis, settings: Settings, call: Call) -> TurnRecord:
-    """The turn of the path, without its message, if it is this token's business. Raises `Refused`.
+    """The turn of the path, without its message, if it is this token's business. Raises `Refused` and `NewerRecord`.
 
     Others' turns look as if they were none.
     """
@@ -162,6 +164,8 @@ async def visible_turn(client: redis.asyncio.Redis, settings: Settings, call: Ca
         raise unknown_turn()
     for record in await records.read_heads(client, [turn]):
         if call.token.admits(record.agent, record.session):
+            if isinstance(record, records.NewerTurn):
+                raise record.error
             return record
     raise unknown_turn()
 

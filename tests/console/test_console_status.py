@@ -12,7 +12,7 @@ import redis.asyncio
 from channels.console import exits
 from channels.console.asked_turns import Asked, wanted_of
 from tests.console.conftest import Lastword
-from tests.store.test_turn_listing import ended, submitted
+from tests.store.test_turn_listing import ended, of_a_newer_release, submitted
 from tests.store.turns import ask, driven, with_tools
 from worker import ids
 from worker.errors import ConfigurationError
@@ -174,6 +174,23 @@ def test_a_list_that_had_to_stop_says_so_beside_its_answer(
     assert (ran.code, ran.out) == (exits.OK, "")
     assert "stopped after 2 turns, there are more: narrow it with --since or --state" in ran.err
     assert lastword("turns", "list", "--json", "--label", "n=1", "--limit", "1").err == ""
+
+
+@pytest.mark.requirement("survive:newer:listed")
+def test_turns_of_a_newer_release_are_listed_by_id_and_state(store: Callable[[Step], Any], lastword: Lastword) -> None:
+    async def two(client: Any) -> tuple[str, str]:
+        ours, theirs = [await submitted(client, session) for session in ("a", "b")]
+        await of_a_newer_release(client, theirs)
+        return ours, theirs
+
+    ours, theirs = store(two)
+    told = [json.loads(line) for line in lastword("turns", "list", "--json").out.splitlines()]
+    assert told[0]["turn"] == ours
+    assert told[1:] == [{"turn": theirs, "state": "queued", "newer": True}]
+    shown = lastword("turns", "list").out
+    assert ours in shown
+    assert f"{theirs} queued (written by a newer release: use that release to see more)\n" in shown
+    assert theirs in lastword("turns", "list", "--state", "queued", "--limit", "2").out
 
 
 @pytest.mark.requirement("status:list:bad-input")

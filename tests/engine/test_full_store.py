@@ -12,6 +12,7 @@ from tests.support.whole_turns import settings_of
 from worker import api
 from worker.errors import StoreFull
 from worker.output.events import ToolCallOutput, ToolResultOutput
+from worker.process_sections import ProcessSettings
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.outputs import all_outputs
 from worker.store.records import read_text, read_turn
@@ -28,26 +29,32 @@ steps = [ { text = "Done." } ]
 """
 
 
-@pytest.mark.requirement("tools:full-store")
-async def test_a_tool_that_runs_when_the_store_becomes_full_ends_and_is_recorded(
-    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def becomes_full(client: redis.asyncio.Redis, folder: Path, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The store becomes full as the second tool of a call is about to start; set once that was refused."""
     monkeypatch.syspath_prepend(str(INSTALLED))
-    monkeypatch.setenv("GATE", str(tmp_path / "gate"))
-    monkeypatch.setenv("TOOL_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("GATE", str(folder / "gate"))
+    monkeypatch.setenv("TOOL_RUNS", str(folder / "runs"))
     start, refused = ExecutionOutputAccumulator.tool_start, asyncio.Event()
 
     async def full_from_the_second_on(self: ExecutionOutputAccumulator, call: int, index: int, outputs: Any) -> None:
         if index == 0 or refused.is_set():
             await start(self, call, index, outputs)
             return
-        await real_redis.config_set("maxmemory", 1)
+        await client.config_set("maxmemory", 1)
         with pytest.raises(StoreFull):
             await start(self, call, index, outputs)
         refused.set()
         raise StoreFull("no room")
 
     monkeypatch.setattr(ExecutionOutputAccumulator, "tool_start", full_from_the_second_on)
+    return refused
+
+
+@pytest.mark.requirement("tools:full-store")
+async def test_a_tool_that_runs_when_the_store_becomes_full_ends_and_is_recorded(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = becomes_full(real_redis, tmp_path, monkeypatch)
     async with stand_in(SCRIPT, tmp_path) as provider:
         settings = settings_of(real_url, provider.base_url, agents={"default": {"tools": ["gate", "note"]}})
         process = TurnProcess(settings)
@@ -83,3 +90,45 @@ async def test_a_tool_that_runs_when_the_store_becomes_full_ends_and_is_recorded
 async def _submitted(settings: Any, client: redis.asyncio.Redis) -> tuple[str, str]:
     submitted = await api.submit(settings, client, prompt="Look.", source="test", wake=lambda _: None)
     return submitted.turn, submitted.session
+
+
+@pytest.mark.requirement("tools:full-store:ends")
+@pytest.mark.parametrize("how", ["cancel", "drain"])
+async def test_a_turn_that_is_to_end_while_the_store_is_full_ends_where_it_runs(
+    real_redis: redis.asyncio.Redis,
+    real_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    how: str,
+) -> None:
+    """Its tool runs, and would run on; neither end needs room."""
+    caplog.set_level("INFO", logger="lastword")
+    refused = becomes_full(real_redis, tmp_path, monkeypatch)
+    async with stand_in(SCRIPT, tmp_path) as provider:
+        settings = settings_of(real_url, provider.base_url, agents={"default": {"tools": ["gate", "note"]}})
+        settings = settings.model_copy(update={"processes": ProcessSettings(drain_s=2)})
+        process = TurnProcess(settings)
+        await process.start()
+        try:
+            turn, session = await _submitted(settings, real_redis)
+            driving = asyncio.ensure_future(process.run_session(session))
+            async with asyncio.timeout(WITHIN_S):
+                await refused.wait()
+                if how == "cancel":
+                    await api.cancel_turn(settings, real_redis, turn=turn, by="jo", wake=lambda _: None)
+                else:
+                    process.drain()
+                await driving
+        finally:
+            await real_redis.config_set("maxmemory", 0)
+            await process.stop()
+    outputs = await all_outputs(real_redis, turn)
+    assert "note" not in [each.name for each in outputs if isinstance(each, ToolResultOutput)]  # it has not begun
+    record = await read_turn(real_redis, turn)
+    assert record is not None
+    ends = {"cancel": ("sealed", "cancelled"), "drain": ("queued", None)}
+    assert (record.state, record.outcome) == ends[how]
+    assert record.crashes == 0
+    assert "turn_waits_for_room" not in caplog.messages
+    assert ("turn_handed_off" in caplog.messages) == (how == "drain")

@@ -7,8 +7,14 @@ import pytest
 
 from worker import metrics
 from worker.engine.suspects import Suspects
+from worker.store.lease import Suspected
 
 WITHIN_S = 10.0
+FOUND = Suspected("turn_1", 2, reserved=False)
+
+
+async def reserve(_session: str, _nonce: str) -> None:
+    raise AssertionError("no process was started")
 
 
 @pytest.mark.requirement("survive:suspect:waits")
@@ -22,10 +28,10 @@ async def test_who_waits_is_looked_at_once_there_is_room_in_a_thread_that_may_bl
         if session == "fails":
             raise RuntimeError("the broker is away")
 
-    suspects = Suspects(1, look)
+    suspects = Suspects(1, look, reserve)
     assert suspects.promise()
     assert not suspects.promise()
-    assert [suspects.wait(session) for session in ("fails", "other", "fails")] == [True, True, False]
+    assert [suspects.wait(session, FOUND) for session in ("fails", "other", "fails")] == [True, True, False]
     for _ in range(2):
         suspects.unneeded()
         assert suspects.promise()

@@ -15,7 +15,7 @@ from worker import api, drivers
 from worker.errors import StoreError
 from worker.process_sections import ProcessSettings
 from worker.settings import WorkerSettings
-from worker.store import journal, keys
+from worker.store import journal, keys, lease
 from worker.store.records import TurnRecord, read_turn
 from worker.wiring import TurnProcess
 
@@ -165,6 +165,40 @@ async def test_a_turn_whose_session_alone_is_never_read_ends_and_no_crash_is_cou
         record = await sealed(real_redis, process, settings)
     assert record.failure is not None
     assert (record.failure.code, record.crashes) == ("cannot_be_driven", 0)
+
+
+@pytest.mark.requirement("lease:not-driven:outage")
+async def test_an_outage_that_lasts_longer_than_a_tool_may_be_silent_fails_no_turn(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what was said nor renewals are answered: it is the store that is away, not one session."""
+    over_at: list[float] = []
+
+    def is_away() -> bool:
+        return bool(over_at) and monotonic() < over_at[0]
+
+    async def longer_than_a_tool_may_be_silent(_: int) -> bool:
+        over_at[:] = over_at or [monotonic() + 3.0]  # a tool: 1 s
+        return is_away()
+
+    renew = lease.renew
+
+    def renewed(*args: Any) -> Any:
+        if is_away():
+            raise redis.ConnectionError("away")
+        return renew(*args)
+
+    monkeypatch.setattr(lease, "renew", renewed)
+    unanswered(monkeypatch, longer_than_a_tool_may_be_silent)
+    async with stand_in('[[calls]]\nsteps = [ { text = "Here." } ]\n', tmp_path) as provider:
+        settings = settings_of(real_url, provider.base_url)
+        settings = settings.model_copy(update={"turns": settings.turns.model_copy(update={"tool_timeout_s": 1.0})})
+        async with running(settings) as process:
+            submitted = await api.submit(settings, real_redis, prompt="x", source="test", wake=lambda _: None)
+            await process.run_session(submitted.session)
+    record = await read_turn(real_redis, submitted.turn)
+    assert record is not None
+    assert (record.outcome, record.crashes) == ("completed", 0)
 
 
 @pytest.mark.requirement("lease:not-driven:configuration")

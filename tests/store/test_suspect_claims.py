@@ -1,17 +1,19 @@
 """Who may drive a turn that took drivers with it, and when a driver may be taken over at all."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import fakeredis
 import pytest
 import redis
 
 from tests.store.lossy import dump
-from tests.store.turns import SESSION, TTL_S, Redis, driver_of, granted, new_turn, record_of, refused, taken
+from tests.store.turns import SESSION, TTL_S, Redis, driver_of, granted, new_turn, record_of, refused, seal, taken
 from worker import ids
 from worker.process_sections import LeaseSettings
 from worker.store import keys
 from worker.store.cancels import Cancellation, cancel
+from worker.store.claims import reserve
 from worker.store.inbox import submit
 from worker.store.lease import FURTHEST_MS, Grant, Suspected, beat, claim, claim_among_others, pulse, renew, sweep
 from worker.store.records import RECORD_VERSION
@@ -134,6 +136,55 @@ async def test_begun_turns_that_are_refused_again_and_again_keep_nobody_else_fro
         await time_passes(any_redis, 2)
     assert sorted(found) == [*(f"begun/{number}" for number in range(6)), "waits"]
     assert await any_redis.zscore(keys.due(0), keys.DUE_LEASE + "begun/0") is not None
+
+
+@pytest.mark.requirement("lease:suspect:reserved-on")
+async def test_a_suspect_is_kept_for_a_process_that_is_slow_to_come_up(any_redis: Redis, blocking: redis.Redis) -> None:
+    turn = await crashed(any_redis, 2)
+    await asked(any_redis, "n1")
+    for _ in range(3):
+        await any_redis.hset(keys.turn_record(turn), "reserved_ms", 1)  # nobody has asked in time
+        await any_redis.zadd(keys.due(0), {keys.DUE_LEASE + SESSION: 1})
+        assert await reserve(any_redis, SESSION, "n1", 1)
+        assert await asked(any_redis, "n2") is None
+        assert sweep(blocking, 0) == []
+    assert (await taken(any_redis)).suspect
+
+
+async def reserved_by_another(client: Redis, turn: str) -> None:
+    await client.hset(keys.turn_record(turn), "reserved_ms", 1)
+    assert await asked(client, "n2") == Suspected(turn, 2, reserved=True)
+
+
+async def claimed(client: Redis, turn: str) -> None:
+    assert (await taken(client)).turn == turn
+
+
+async def claimed_and_given_back(client: Redis, turn: str) -> None:
+    grant = await taken(client)
+    assert grant.turn == turn
+    await driver_of(client, grant).release()
+
+
+async def cancelled(client: Redis, turn: str) -> None:
+    await cancel(client, turn, "jo", 60)
+
+
+async def ended(client: Redis, turn: str) -> None:
+    grant = await taken(client)
+    assert grant.turn == turn
+    await seal(driver_of(client, grant))
+
+
+@pytest.mark.requirement("lease:suspect:reserved-on")
+@pytest.mark.parametrize("then", [reserved_by_another, claimed, claimed_and_given_back, cancelled, ended])
+async def test_a_suspect_is_kept_for_nobody_once_others_have_it_or_it_is_to_end(any_redis: Redis, then: Any) -> None:
+    turn = await crashed(any_redis, 2)
+    await asked(any_redis, "n1")
+    await then(any_redis, turn)
+    before = await dump(any_redis)
+    assert not await reserve(any_redis, SESSION, "n1", 1)
+    assert await dump(any_redis) == before
 
 
 @pytest.mark.requirement("lease:suspect:deadline")

@@ -13,6 +13,7 @@ from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import submit
 from worker.store.lease import claim
 from worker.store.listing import LIVE, OUTCOMES, Found, Wanted, find
+from worker.store.records import RECORD_VERSION
 from worker.store.survey import TurnsSurvey, survey
 from worker.turn.usage import NO_USAGE
 
@@ -291,3 +292,40 @@ async def test_what_is_due_and_how_late_it_is_is_counted(any_redis: Redis) -> No
     assert seen.due_oldest_s == pytest.approx(7, abs=2)
     await taken(any_redis, "late")
     assert (await counted(any_redis)).due == 0
+
+
+CHANGES: tuple[tuple[str, str | None], ...] = (
+    ("totals", "[1,2]"),
+    ("discards", None),
+    ("failure", '{"kind":"new"}'),
+    ("labels", "[]"),
+)
+
+
+async def of_a_newer_release(client: Redis, turn: str, field: str = "discards", value: str | None = None) -> None:
+    """Its record is of a newer version, in which a field is another, or is no more."""
+    record = keys.turn_record(turn)
+    await client.hset(record, "v", RECORD_VERSION + 1)
+    if value is None:
+        await client.hdel(record, field)
+    else:
+        await client.hset(record, field, value)
+
+
+@pytest.mark.requirement("survive:newer:listed")
+@pytest.mark.parametrize(("field", "value"), CHANGES)
+async def test_turns_of_a_newer_release_are_listed_apart_by_id_and_state(
+    any_redis: Redis, field: str, value: str | None
+) -> None:
+    ours, theirs = [await submitted(any_redis, session, labels={"team": "ops"}) for session in ("a", "b")]
+    done, gone = [await ended(any_redis, session, "failed", labels={"team": "ops"}) for session in ("c", "d")]
+    for turn in (theirs, gone):
+        await of_a_newer_release(any_redis, turn, field, value)
+    every = Wanted(LIVE, OUTCOMES)
+    found = await find(any_redis, 1, every, 50)
+    assert turns(found) == [ours, done]
+    assert [(each.turn, each.state) for each in found.newer] == [(theirs, "queued"), (gone, "failed")]
+    found = await find(any_redis, 1, replace(every, sessions="d"), 50)
+    assert (turns(found), [each.turn for each in found.newer]) == ([], [gone])
+    found = await find(any_redis, 1, replace(every, labels={"team": "ops"}), 50)
+    assert (turns(found), found.newer) == ([ours, done], [])

@@ -229,7 +229,7 @@ class MortalProcess:
         self._has_staged = asyncio.Event()
         Line(client, fate)
         self._process = TurnProcess(settings)
-        self._process._redis = client
+        self._process._redis = self._process._claimant._redis = client
         self._process._tick._redis = client
         maker: Any = self._process._maker
         maker._providers = self

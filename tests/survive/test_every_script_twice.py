@@ -17,7 +17,7 @@ from tests.survive.scenarios import ANY_SCENARIO
 from tests.survive.stores import NewStore, Store
 from tests.survive.story import Story
 from worker import ids
-from worker.store import health, keys, lease, listing, processes
+from worker.store import claims, health, keys, lease, listing, processes
 from worker.store.outputs import attach, watch
 from worker.store.processes import Told
 
@@ -25,6 +25,7 @@ PLAYED = ("plain", "tools", "a stream that breaks", "granted", "expired", "compa
 MOVING = {
     "claim": ("lease_ms", "due", "driven"),
     "renew": ("lease_ms", "due", "driven", "watch"),
+    "reserve": ("reserved_ms", "due"),
     "attach": ("watch",),
     "watch": ("watch",),
     "sweep": ("due", "driven"),
@@ -172,6 +173,8 @@ async def of_readers_and_heartbeats(story: Story, turn: str) -> None:
     assert renewal.held
     await story.client.zadd(keys.due(0), {keys.DUE_LEASE + story.session: 1})
     assert lease.sweep(story.store.sync, 0) == [story.session]
+    await story.client.hset(keys.turn_record(turn), mapping={"reserved": "n1", "reserved_ms": 1})
+    assert await claims.reserve(story.client, story.session, "n1", 1)
     report = health.Report(ids.new_nonce(), 1, {"main": health.Counts(3, 1)})
     assert health.exchange(story.store.sync, report, health.HealthRules(2, 60, 60)).fresh
     assert not lease.pulse(story.store.sync, 0, 8)

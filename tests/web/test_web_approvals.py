@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.store.test_turn_listing import of_a_newer_release
 from tests.store.turns import ask, driven, with_tools
 from tests.support.web import Served
 from tests.web.test_web_turns import error_of
@@ -121,3 +122,15 @@ async def test_answers_that_cannot_count_are_refused_by_field(web: Served) -> No
         assert (await client.get("/v1/approvals")).json()["approvals"] == []
         answer = await client.post(f"/v1/approvals/{approval}", json={"option": "deny"})
         assert error_of(answer)[:2] == (404, "not_found")
+
+
+@pytest.mark.requirement("survive:newer:listed")
+async def test_an_approval_of_a_newer_release_is_left_to_it(web: Served) -> None:
+    accumulator = await driven(web.redis)
+    await with_tools(accumulator, "mail")
+    approval = await ask(accumulator)
+    await of_a_newer_release(web.redis, accumulator.turn)
+    async with await web.client(*SCOPES) as client:
+        answer = await client.post(f"/v1/approvals/{approval}", json={"option": "deny"})
+        assert error_of(answer)[0] == 503
+        assert "written by a newer release" in answer.json()["error"]["message"]

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.store.test_turn_listing import of_a_newer_release
 from tests.store.turns import commit, completed, driver_of, seal, taken
 from tests.support.web import Served, serving, web_settings
 from worker.output.events import ErrorOutput, TurnCompletedOutput
@@ -391,3 +392,20 @@ async def test_a_message_for_a_busy_session_waits_is_refused_or_comes_first(web:
         await submitted(client, session="chat/1", on_busy="interrupt")
         states = [(await client.get(turn["urls"]["turn"])).json()["outcome"] for turn in (first, waits)]
     assert states == ["cancelled", None]
+
+
+@pytest.mark.requirement("survive:newer:listed")
+async def test_turns_of_a_newer_release_are_listed_and_said_to_be_newer(web: Served) -> None:
+    async with await web.client(*WRITE, "events:read") as client:
+        ours, theirs = [await submitted(client, session=session) for session in ("a/1", "b/1")]
+        await of_a_newer_release(web.redis, theirs["turn"])
+        listed = (await client.get("/v1/turns")).json()
+        assert [turn["turn"] for turn in listed["turns"]] == [ours["turn"]]
+        assert listed["newer"] == [{"turn": theirs["turn"], "state": "queued"}]
+        for path in (theirs["urls"]["turn"], theirs["urls"]["events"]):
+            answer = await client.get(path)
+            assert error_of(answer)[0] == 503
+            assert "written by a newer release" in answer.json()["error"]["message"]
+    async with await web.client(*WRITE, sessions="a/") as client:
+        assert (await client.get("/v1/turns")).json()["newer"] == []
+        assert error_of(await client.get(theirs["urls"]["turn"]))[:2] == (404, "not_found")

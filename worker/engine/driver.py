@@ -31,6 +31,9 @@ from worker.turn.machine import TurnMachine
 Attempt = Callable[[str, Request, int, int], AsyncIterator[list[Event]]]
 """Sends a request to a provider for (call, attempt) and gives what comes of it; closing it drops the connection."""
 
+_NEED_NO_ROOM = c.RecordToolResult | c.StopTools | c.DiscardCall | c.CloseCall | c.Seal | c.HandOff | c.Warn
+"""What can be done in a full store: tools that run end and are recorded, and so does the turn, if it is to."""
+
 
 class TurnDriver:
     """Drives one claimed turn to its seal, to a hand-off, or to the loss of its lease.
@@ -68,6 +71,8 @@ class TurnDriver:
         self._full: StoreFull | None = None
         """The store has no room for the next step; what runs may still end, which needs none."""
         self._tools: set[asyncio.Task[None]] = set()
+        self._not_begun: set[int] = set()
+        """Tools of the last call that the store had no room to start: whoever goes on starts them."""
         self._has_tick = False
         """A look at the clock is queued. A second one would keep the first from ever coming to its turn."""
 
@@ -127,7 +132,8 @@ class TurnDriver:
             arrived = monotonic()
         for command in self._machine.handle(event, arrived):
             await self._perform_if_room(command)
-        if self._full is not None and not self._tools and self._queue.empty():
+        are_over = all(tool.done() for tool in self._tools)
+        if self._full is not None and not self._ended and are_over and self._queue.empty():
             raise self._full
         self._timer.set()
 
@@ -143,10 +149,10 @@ class TurnDriver:
 
     async def _perform_if_room(self, command: c.Command) -> None:
         """Tools that run are not cut off for want of room: they end and are recorded, but no further one begins."""
-        if self._full is not None and isinstance(command, c.RunTools | c.AskApproval):
-            return
-        if self._full is not None and not isinstance(command, c.RecordToolResult | c.StopTools | c.Warn):
+        if self._full is not None and not isinstance(command, _NEED_NO_ROOM):
             raise self._full
+        if isinstance(command, c.RecordToolResult) and command.index in self._not_begun:
+            return
         try:
             await self._perform(command)
         except StoreFull as error:
@@ -229,18 +235,15 @@ class TurnDriver:
         if isinstance(command, c.StopTools):
             await self._stop_tools()
             return
+        self._not_begun = {index for index, _ in command.tool_calls}
         for index, tool_call in command.tool_calls:
             started = outputs.of_tool_start(command.call, tool_call, command.attempt)
             await self._accumulator.tool_start(command.call, index, started)
+            self._not_begun.discard(index)
             await self._hold_valid()
             running = self._spawn(self._run_tool(command.call, index, tool_call))
             self._tools.add(running)
-            running.add_done_callback(self._tool_ended)
-
-    def _tool_ended(self, task: asyncio.Task[None]) -> None:
-        self._tools.discard(task)
-        if self._full is not None:
-            self._look_at_the_clock()
+            running.add_done_callback(self._tools.discard)
 
     async def _run_tool(self, call: int, index: int, tool_call: ToolCall) -> None:
         self._tell(await self._toolbox.run(self._grant, call, index, tool_call))

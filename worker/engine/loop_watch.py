@@ -33,11 +33,14 @@ def hung_after_s(ttl_s: float) -> float:
 
 
 class LoopWatch:
-    """Watches a loop from `start` to `stop`. `limit_s`: how long it may owe a sign before the process ends."""
+    """Watches a loop from `start` to `stop`.
+
+    `limit_s`: how long it may owe a sign before the process ends; may be changed meanwhile.
+    """
 
     def __init__(self, loop: AbstractEventLoop, limit_s: float) -> None:
         self._loop = loop
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._owed_s = 0.0
         self._loop_thread: int | None = None
         self._sign = threading.Event()
@@ -70,7 +73,7 @@ class LoopWatch:
                 self._ask()
                 continue
             self._owed_s += passed_s
-            if self._owed_s > self._limit_s:
+            if self._owed_s > self.limit_s:
                 end_at_once("loop_hangs", LOOP_HUNG, for_s=round(self._owed_s, 1), place=self._place())
 
     def _ask(self) -> None:

@@ -34,8 +34,8 @@ _MOST_LOOKS = 10_000
 _MOST_FAR_LOOKS = 1_000
 """Members that one sweep looks at to find those of its kind that another clock has made due."""
 
-_RESERVE_MS = 15_000
-"""How long others leave a suspect alone while a process starts for it: far longer than that takes."""
+RESERVE_MS = 15_000
+"""How long others leave a suspect alone while a process starts for it, unless who starts it asks for more in time."""
 
 SUSPECT_AFTER = 2
 """From how many vanished drivers on a turn is a suspect, unless the setting says otherwise."""
@@ -146,7 +146,7 @@ async def claim_among_others(  # noqa: PLR0913, PLR0917 - as `claim`
     `may_start_one`: the claimant can start a process for a suspect now, and reserves it meanwhile. None also: another
     process has reserved it.
     """
-    reserve_ms = _RESERVE_MS if may_start_one else 0
+    reserve_ms = RESERVE_MS if may_start_one else 0
     reply = await _claimed(redis, session, nonce, ttl_s, partitions, [suspect_after, 0, reserve_ms])
     if reply and reply[0] == b"SUSPECT":
         return Suspected(reply[1].decode(), int(reply[2]), bool(reply[3]))

@@ -17,7 +17,7 @@ import redis.asyncio
 from worker.output.events import Outcome
 from worker.store import keys
 from worker.store.merged import Merged
-from worker.store.records import TurnRecord, read_heads
+from worker.store.records import RECORD_VERSION, NewerTurn, TurnRecord, read_heads
 from worker.store.script import Script
 
 LIVE = ("queued", "running", "parked")
@@ -30,7 +30,7 @@ MOST = 10_000
 
 _PAGE = 200
 _peek = Script("worker.store", "peek")
-_FIELDS = ("state", "outcome", "agent", "session", "labels", "created_ms", "sealed_ms")
+_FIELDS = ("v", "state", "outcome", "agent", "session", "labels", "created_ms", "sealed_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,12 @@ class Wanted:
 class Found:
     """The turns that were found, without their messages. `looked_at`: how many were looked at.
 
-    `stopped`: there are more than could be looked at. `more`: more were found than were asked for.
+    `newer`: those of them that a newer release has written; which labels they have is not known here. `stopped`: there
+    are more than could be looked at. `more`: more were found than were asked for.
     """
 
     turns: list[TurnRecord]
+    newer: list[NewerTurn]
     looked_at: int
     stopped: bool
     more: bool
@@ -82,8 +84,9 @@ async def find(redis: redis.asyncio.Redis, partitions: int, wanted: Wanted, limi
     left = [source for source in sources if await source.take(1)] if looked_at >= most and len(found) <= limit else []
     told = {*wanted.states, *wanted.outcomes}
     heads = await read_heads(redis, unique[:limit])
-    kept = [head for head in heads if (head.outcome if head.state == "sealed" else head.state) in told]
-    return Found(kept, looked_at, stopped=bool(left), more=len(unique) > limit)
+    newer = [head for head in heads if isinstance(head, NewerTurn) and head.state in told]
+    kept = [head for head in heads if isinstance(head, TurnRecord) and (head.outcome or head.state) in told]
+    return Found(kept, newer, looked_at, stopped=bool(left), more=len(unique) > limit)
 
 
 async def peek(redis: redis.asyncio.Redis, turns: Sequence[str], fields: Sequence[str]) -> list[list[bytes | None]]:
@@ -93,11 +96,11 @@ async def peek(redis: redis.asyncio.Redis, turns: Sequence[str], fields: Sequenc
 
 async def _matching(redis: redis.asyncio.Redis, turns: Sequence[str], wanted: Wanted) -> list[str]:
     stored = zip(turns, await peek(redis, turns, _FIELDS), strict=True)
-    return [turn for turn, values in stored if values[0] and _matches(values, wanted)]
+    return [turn for turn, values in stored if values[1] and _matches(values, wanted)]
 
 
 def _matches(values: Sequence[bytes | None], wanted: Wanted) -> bool:
-    state, outcome, agent, session, labels, created_ms, sealed_ms = values
+    version, state, outcome, agent, session, labels, created_ms, sealed_ms = values
     told = (outcome or b"").decode() if state == b"sealed" else (state or b"").decode()
     if told not in (wanted.outcomes if state == b"sealed" else wanted.states):
         return False
@@ -106,6 +109,8 @@ def _matches(values: Sequence[bytes | None], wanted: Wanted) -> bool:
     if wanted.agent is not None and (agent or b"").decode() != wanted.agent:
         return False
     if not (session or b"").decode().startswith(wanted.sessions):
+        return False
+    if wanted.labels and int(version or 1) > RECORD_VERSION:
         return False
     has: dict[str, str] = json.loads(labels or b"{}") if wanted.labels else {}
     return all(has.get(name) == value for name, value in wanted.labels.items())

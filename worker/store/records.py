@@ -77,30 +77,56 @@ class TurnRecord:
     replay_of: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NewerTurn:
+    """A turn that a newer release has written. `state`: its outcome, where it has one; maybe one not known here."""
+
+    turn: str
+    state: str
+    agent: str
+    session: str
+    version: int
+
+    @property
+    def error(self) -> NewerRecord:
+        """What is said to who wants to know more of it."""
+        return NewerRecord(
+            f"turn {self.turn} was written by a newer release of Lastword (its record has version {self.version}, this "
+            f"release reads up to {RECORD_VERSION}): use that release here, too"
+        )
+
+
 async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
     """The record of a turn, or None when there is none (any more). Raises `NewerRecord`."""
     stored: Any = await redis.hgetall(keys.turn_record(turn))
-    version = int(stored.get(b"v", b"1"))
-    if version > RECORD_VERSION:
-        raise NewerRecord(
-            f"turn {turn} was written by a newer release of Lastword (its record has version {version}, this release "
-            f"reads up to {RECORD_VERSION}): use that release here, too"
-        )
+    newer = _newer(turn, stored)
+    if newer is not None:
+        raise newer.error
     return record_of(turn, stored) if stored else None
 
 
-async def read_heads(redis: redis.asyncio.Redis, turns: Sequence[str]) -> list[TurnRecord]:
+async def read_heads(redis: redis.asyncio.Redis, turns: Sequence[str]) -> list[TurnRecord | NewerTurn]:
     """The records of these turns with an empty `message`, which is not read. Those that are no more are left out."""
     pipeline = redis.pipeline(transaction=False)
     for turn in turns:
-        pipeline.hmget(keys.turn_record(turn), _HEAD)
-    heads = []
+        pipeline.hmget(keys.turn_record(turn), ("v", *_HEAD))
+    heads: list[TurnRecord | NewerTurn] = []
     for turn, values in zip(turns, await pipeline.execute(), strict=True):
-        told = zip(_HEAD, values, strict=True)
+        told = zip(("v", *_HEAD), values, strict=True)
         stored = {name.encode(): value for name, value in told if value is not None}
         if stored:
-            heads.append(record_of(turn, stored))
+            heads.append(_newer(turn, stored) or record_of(turn, stored))
     return heads
+
+
+def _newer(turn: str, stored: dict[bytes, bytes]) -> NewerTurn | None:
+    version = int(stored.get(b"v", b"1"))
+    if version <= RECORD_VERSION:
+        return None
+    state, outcome, agent, session = (
+        stored.get(name, b"").decode() for name in (b"state", b"outcome", b"agent", b"session")
+    )
+    return NewerTurn(turn, outcome if state == "sealed" else state, agent, session, version)
 
 
 def record_of(turn: str, stored: dict[bytes, bytes]) -> TurnRecord:
