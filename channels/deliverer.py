@@ -82,6 +82,13 @@ class Deliverer:
                 fault("claim_failed", error)
             finally:
                 self._claiming = False
+                self._freed.set()
+
+    async def idle(self) -> None:
+        """Return once nothing is being claimed and nothing is in flight."""
+        while self._claiming or self.in_flight:
+            self._freed.clear()
+            await self._freed.wait()
 
     def stop(self) -> None:
         """Claim nothing more; what is in flight ends within its deadline."""

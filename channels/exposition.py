@@ -6,7 +6,7 @@ Each sample of a process gets the labels `role` and `process`; the state of the 
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import redis.asyncio
 from prometheus_client.core import GaugeMetricFamily
@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 
 from channels.settings import Settings
-from channels.survey import Survey, look
+from channels.survey import DeliveriesSurvey, Survey, look
 from worker.observability import warn
 from worker.store import processes
 
@@ -82,6 +82,21 @@ def state(survey: Survey) -> Iterator[Metric]:
     yield _one("due", "Sessions and approvals at which someone should look now.", sum(each.due for each in turns))
     yield _one("due_oldest_seconds", "How late the first of them is.", max(each.due_oldest_s for each in turns))
     yield _one("approvals_waiting", "Tool calls that wait for a person.", sum(each.approvals for each in turns))
+    yield from _of_deliveries(deliveries)
+    roles = sorted({each.told.role for each in survey.processes} | {"turns", "delivery"})
+    living = {role: len(survey.living(role)) for role in roles}
+    yield _by("processes", "Processes that live.", "role", living)
+    yield _one("broker_up", "1: the broker answers.", int(survey.broker is not None))
+    yield _by("broker_messages", "Wake-ups that wait in the broker.", "queue", survey.broker or {})
+    yield _by(
+        "provider_skipped", "1: this provider is left alone just now.", "provider", dict.fromkeys(survey.skipped_s, 1)
+    )
+    yield _one("redis_memory_bytes", "Memory that Redis uses.", survey.redis.memory_bytes)
+    yield _one("redis_memory_limit_bytes", "Its maxmemory; 0: none.", survey.redis.limit_bytes)
+    yield _one("redis_persists", "1: Redis writes its append-only file.", int(survey.redis.persists))
+
+
+def _of_deliveries(deliveries: Sequence[DeliveriesSurvey]) -> Iterator[Metric]:
     yield _one("deliveries_open", "Deliveries that have not ended.", sum(each.open for each in deliveries))
     yield _one("deliveries_due", "Deliveries to be attempted now.", sum(each.due for each in deliveries))
     yield _one(
@@ -96,17 +111,11 @@ def state(survey: Survey) -> Iterator[Metric]:
         "How long the first entry that no relay has dealt with has waited.",
         max(each.relay_lag_s for each in deliveries),
     )
-    roles = sorted({each.told.role for each in survey.processes} | {"turns", "delivery"})
-    living = {role: len(survey.living(role)) for role in roles}
-    yield _by("processes", "Processes that live.", "role", living)
-    yield _one("broker_up", "1: the broker answers.", int(survey.broker is not None))
-    yield _by("broker_messages", "Wake-ups that wait in the broker.", "queue", survey.broker or {})
-    yield _by(
-        "provider_skipped", "1: this provider is left alone just now.", "provider", dict.fromkeys(survey.skipped_s, 1)
+    yield _one(
+        "log_entries_aside",
+        "Entries of the output log that wait for a delivery process of a newer release.",
+        sum(each.aside for each in deliveries),
     )
-    yield _one("redis_memory_bytes", "Memory that Redis uses.", survey.redis.memory_bytes)
-    yield _one("redis_memory_limit_bytes", "Its maxmemory; 0: none.", survey.redis.limit_bytes)
-    yield _one("redis_persists", "1: Redis writes its append-only file.", int(survey.redis.persists))
 
 
 def _one(name: str, text: str, value: float) -> Metric:

@@ -12,6 +12,9 @@ from channels.survey import Survey, hangs
 WAITS_TOO_LONG_S = 60.0
 """A turn or delivery that should go on at once waits a second or two, after a crash some ten."""
 
+ASIDE_TOO_LONG_S = 600.0
+"""What a newer release wrote waits until the deploy has come to the delivery processes."""
+
 MEMORY_SHARE = 0.9
 
 
@@ -74,6 +77,13 @@ def _of_waits(survey: Survey) -> Iterator[Fault]:
     if lag > WAITS_TOO_LONG_S and survey.taking("delivery"):
         yield Fault(
             "relay_lags", f"the relay is {lag:.0f} s behind: look for relay_ in the log of the delivery processes"
+        )
+    aside = max((each.aside_oldest_s for each in survey.deliveries), default=0.0)
+    if aside > ASIDE_TOO_LONG_S:
+        yield Fault(
+            "newer_release",
+            f"what a newer release of Lastword wrote {aside:.0f} s ago cannot be delivered by this one: start a "
+            "delivery process of that release",
         )
 
 

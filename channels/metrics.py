@@ -45,7 +45,7 @@ def unsent() -> None:
 
 
 def relayed(kind: str) -> None:
-    """An entry of the log was dealt with; `unreadable` is a kind, too."""
+    """An entry of the log was dealt with; `unreadable` and `newer` (put aside) are kinds, too."""
     _relayed.labels(kind).inc()
 
 

@@ -25,7 +25,9 @@ KEEP_S = 7 * 86400.0
 KEEP_DEAD_S = 30 * 86400.0
 _PAGE = 200
 
-_CLAIM, _SETTLE, _TAKE, _INSERT = (Script("channels", name) for name in ("claim", "settle", "take", "insert"))
+_CLAIM, _SETTLE, _TAKE, _INSERT, _READMIT = (
+    Script("channels", name) for name in ("claim", "settle", "take", "insert", "readmit")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +136,35 @@ class Outbox:
         """Let another relay take over at once."""
         await _TAKE(self._redis, [self._names.relay], [nonce, 0])
 
-    async def insert(self, nonce: str, start: str, end: str, deliveries: Sequence[Delivery]) -> int:
+    async def insert(
+        self, nonce: str, start: str, end: str, deliveries: Sequence[Delivery], aside: Sequence[str] = ()
+    ) -> int:
         """Record the deliveries of the log from `start` to `end`, in order, and move the cursor to `end`.
 
-        Gives how many were new. Raises `RelayFenced` and changes nothing when the log is no longer ours.
+        `aside`: entries in between that are put aside for a newer release. Gives how many deliveries were new. Raises
+        `RelayFenced` and changes nothing when the log is no longer ours.
         """
-        arguments: list[Argument] = [nonce, start, end]
+        arguments: list[Argument] = [nonce, start, end, len(aside), *aside]
         for delivery in deliveries:
             arguments += [*_stored(delivery), "" if delivery.destination else delivery.event_id]
-        names = [*self._names.sets, self._names.relay, keys.log(self.partition)]
+        names = [*self._names.sets, self._names.relay, keys.log(self.partition), keys.log_aside(self.partition)]
         names += [self._names.record(delivery.id) for delivery in deliveries]
         answer = await _INSERT(self._redis, names, arguments)
         if not answer[0]:
             raise RelayFenced(f"the cursor of partition {self.partition} was not at {start}, or not ours to move")
         return int(answer[1])
+
+    async def readmit(self, aside: str, deliveries: Sequence[Delivery]) -> int:
+        """Record the deliveries of an entry that was put aside, which it is then no more. Gives how many were new.
+
+        Any process may, whoever owns the log: only the first of them changes anything.
+        """
+        arguments: list[Argument] = [aside]
+        for delivery in deliveries:
+            arguments += [*_stored(delivery), "" if delivery.destination else delivery.event_id]
+        names = [*self._names.sets, self._names.relay, keys.log_aside(self.partition)]
+        names += [self._names.record(delivery.id) for delivery in deliveries]
+        return int((await _READMIT(self._redis, names, arguments))[0])
 
 
 async def show(client: redis.asyncio.Redis, delivery: str) -> Delivery:

@@ -40,7 +40,8 @@ class DeliveriesSurvey:
 
     `open`: deliveries that have not ended; `due`: those that someone should attempt now. `dead`: dead letters, `lately`
     those of the last day. `log_entries`: in the log, a few of them relayed already. `relay_lag_s`: how long the first
-    entry that is not has waited.
+    entry that is not has waited. `aside`: entries that were put aside for a newer release, the first of them
+    `aside_oldest_s` ago.
     """
 
     open: int
@@ -50,6 +51,8 @@ class DeliveriesSurvey:
     lately: int
     log_entries: int
     relay_lag_s: float
+    aside: int = 0
+    aside_oldest_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,7 @@ async def _deliveries(client: redis.asyncio.Redis, partition: int) -> Deliveries
     pipeline.hget(names.relay, "cursor")
     not_ended, due, first, dead, lately, cursor = await pipeline.execute()
     entries, waits_since_ms = await log.behind(client, partition, (cursor or b"0-0").decode())
+    aside, aside_since_ms = await log.waits_aside(client, partition)
     return DeliveriesSurvey(
         open=not_ended,
         due=due,
@@ -147,6 +151,8 @@ async def _deliveries(client: redis.asyncio.Redis, partition: int) -> Deliveries
         lately=lately,
         log_entries=entries,
         relay_lag_s=0.0 if waits_since_ms is None else max(0, now_ms - waits_since_ms) / 1000,
+        aside=aside,
+        aside_oldest_s=0.0 if aside_since_ms is None else max(0, now_ms - aside_since_ms) / 1000,
     )
 
 

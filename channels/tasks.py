@@ -4,8 +4,9 @@ What belongs here: the one task, and the start and end of the process. What must
 made or sent.
 
 The task is a wake-up: it sends whatever is due. Relays and sweeper run beside it on the process's loop. A warm shutdown
-lets attempts under way end within their deadline. Behind the lease of the last of them (twice `delivery.timeout_s` and
-10 s) nothing of it can be settled any more: who has not ended then, because the broker is silent, is cut off.
+lets attempts under way end within their deadline, and the process ends behind the last of them, also where the broker
+is silent. Behind its lease (twice `delivery.timeout_s` and 10 s) nothing of it can be settled any more: who has not
+ended then is cut off.
 """
 
 from concurrent.futures import CancelledError
@@ -20,7 +21,7 @@ from worker.app import DELIVER, make_app, wake_delivery
 from worker.consumer import on_signals_taken
 from worker.engine.loop import LoopThread
 from worker.engine.presence import Doing, Presence
-from worker.engine.shutdown import Shutdown
+from worker.engine.shutdown import Leaving, Shutdown
 from worker.observability import configure_logging, configure_sentry, fault, info
 from worker.store import connect
 
@@ -30,7 +31,17 @@ app = make_app(settings, concurrency=settings.delivery.concurrency + 1)
 _loop = LoopThread()
 _process = DeliveryProcess(settings, lambda: wake_delivery(app))
 _drain_s = lease_for(settings.delivery.timeout_s)
-_shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain), _drain_s)
+
+
+def _close() -> None:
+    _presence.stop()
+    _loop.run(_process.stop())
+    _loop.stop()
+    info("delivery_process_stopped")
+
+
+_leaving = Leaving(lambda: _loop.run(_process.drained()), _close)
+_shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain), _drain_s, _leaving)
 on_signals_taken(app, _shutdown.listen)
 _presence = Presence(
     connect.open_redis_sync(settings.redis()),
@@ -78,7 +89,4 @@ def _drain(sig: str, **_: Any) -> None:
 
 @signals.worker_shutdown.connect
 def _stop(**_: Any) -> None:
-    _presence.stop()
-    _loop.run(_process.stop())
-    _loop.stop()
-    info("delivery_process_stopped")
+    _leaving.leave()

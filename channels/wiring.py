@@ -26,7 +26,7 @@ from worker.http import open_client
 from worker.observability import warn
 from worker.store import connect, lease
 from worker.store.inbox import ensure_meta
-from worker.store.log import read_log
+from worker.store.log import read_aside, read_log
 from worker.store.records import TurnRecord, read_text, read_turn
 from worker.store.repeat import is_unanswered, until_answered
 from worker.store.server import warn_of_shortcomings
@@ -95,6 +95,7 @@ class DeliveryProcess:
             relay = Relay(
                 outbox,
                 read=partial(read_log, self._log, outbox.partition),
+                read_aside=partial(read_aside, self._redis, outbox.partition),
                 destinations=self._destinations,
                 wake=self._wake,
             )
@@ -114,6 +115,11 @@ class DeliveryProcess:
         """Claim nothing more and relay nothing more. To be called on the event loop."""
         self._deliverer.stop()
         self._stop.set()
+
+    async def drained(self) -> None:
+        """Return once `drain` was called, and what was in flight then is settled."""
+        await self._stop.wait()
+        await self._deliverer.idle()
 
     async def deliver(self) -> None:
         """Send what is due."""

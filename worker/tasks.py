@@ -20,7 +20,7 @@ from worker.engine.loop import LoopThread
 from worker.engine.loop_watch import LoopWatch, hung_after_s
 from worker.engine.presence import Doing, Presence
 from worker.engine.seats import Seats
-from worker.engine.shutdown import Shutdown
+from worker.engine.shutdown import Leaving, Shutdown
 from worker.observability import configure_logging, configure_sentry, fault, info, warn
 from worker.pool import HANDOVER_THREADS, pool_with_room
 from worker.settings import load_settings
@@ -42,7 +42,19 @@ def _look(session: str) -> None:
 
 
 _process = TurnProcess(settings, lambda session: wake_session(app, session), _look)
-_shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain), settings.processes.drain_s)
+
+
+def _close() -> None:
+    _seats.wait()
+    _presence.stop()
+    _loop.run(_process.stop())
+    _watch.stop()
+    _loop.stop()
+    info("turns_process_stopped")
+
+
+_leaving = Leaving(_seats.wait, _close)
+_shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain), settings.processes.drain_s, _leaving)
 on_signals_taken(app, _shutdown.listen)
 _presence = Presence(
     connect.open_redis_sync(settings.redis()),
@@ -96,9 +108,4 @@ def _drain(sig: str, **_: Any) -> None:
 
 @signals.worker_shutdown.connect
 def _stop(**_: Any) -> None:
-    _seats.wait()
-    _presence.stop()
-    _loop.run(_process.stop())
-    _watch.stop()
-    _loop.stop()
-    info("turns_process_stopped")
+    _leaving.leave()

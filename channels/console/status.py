@@ -100,10 +100,12 @@ def _lines(survey: Survey) -> list[tuple[str, str]]:
 
 def _delivering(deliveries: Sequence[DeliveriesSurvey]) -> str:
     lag = max((each.relay_lag_s for each in deliveries), default=0.0)
+    aside = sum(each.aside for each in deliveries)
     return (
         f"{sum(each.open for each in deliveries)} open, {sum(each.due for each in deliveries)} of them due, "
         f"{sum(each.dead for each in deliveries)} dead"
         + (f"; the relay is {lag:.1f} s behind" if lag else "; the relay has read all")
+        + (f"; {aside} log entries wait for a newer release" if aside else "")
     )
 
 

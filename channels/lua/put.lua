@@ -28,6 +28,13 @@ local function put(key, at)
   end
 end
 
+-- Let a dead letter keep the words of its log entry, without the first `left_out` of them.
+local function keep(key, words, left_out)
+  for number = left_out + 1, #words do
+    redis.call('HSET', key, 'entry:' .. number - left_out, words[number])
+  end
+end
+
 -- Whether the stored delivery is still the one that the caller read: version and token, two arguments from `at`.
 local function unchanged(key, at)
   local stored = redis.call('HMGET', key, 'version', 'token')

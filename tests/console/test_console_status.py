@@ -70,6 +70,7 @@ def test_status_shows_what_runs_waits_is_parked_and_is_dead(
     store: Callable[[Step], Any], lastword: Lastword, real_url: str
 ) -> None:
     store(one_of_each)
+    store(lambda client: client.xadd(keys.log_aside(0), {"aside:place": "1-0", "v": "99"}))
     lives(real_url, TURNS, DELIVERS)
     ran = lastword("status")
     words = " ".join(ran.out.split())
@@ -80,6 +81,7 @@ def test_status_shows_what_runs_waits_is_parked_and_is_dead(
         "approvals 1 for a person, one expires in",
         "last day 1 dead",
         "deliveries 0 open, 0 of them due, 0 dead; the relay is",
+        "1 log entries wait for a newer release",
         "broker 0 wake-ups for turns, 0 wake-ups for delivery",
         "MB, writes its append-only file",
         "skipped no provider",
@@ -96,6 +98,7 @@ def test_status_shows_what_runs_waits_is_parked_and_is_dead(
     [partition] = told["partitions"]
     assert partition["turns"]["waiting"] == 1
     assert partition["deliveries"]["relay_lag_s"] >= 0
+    assert partition["deliveries"]["aside"] == 1
 
 
 @pytest.mark.requirement("status:exits:needs-a-person")

@@ -22,7 +22,7 @@ from tests.delivery.test_deliverer_drain import ScriptedSender, box, deliverer, 
 from tests.store.turns import commit, driven, seal
 from worker import metrics
 from worker.store import processes
-from worker.store.log import read_log
+from worker.store.log import read_aside, read_log
 from worker.store.processes import LivingProcess, Told
 from worker.store.survey import TurnsSurvey
 
@@ -204,6 +204,7 @@ async def test_what_a_relay_reads_and_makes_is_counted(fake_redis: Any) -> None:
     relay = Relay(
         box(fake_redis),
         read=lambda after, count, block_ms: read_log(fake_redis, 0, after, count, min(block_ms, 50)),
+        read_aside=lambda after, count: read_aside(fake_redis, 0, after, count),
         destinations=destinations,
         wake=lambda: asyncio.sleep(0),
     )
@@ -260,6 +261,8 @@ async def test_attempts_are_counted_by_how_they_were_settled(fake_redis: Any) ->
         (replace(FINE, processes=[], deliveries=[replace(DELIVERIES, due=1)]), ["no_delivery_process"]),
         (replace(FINE, processes=[], deliveries=[replace(DELIVERIES, relay_lag_s=1)]), ["no_delivery_process"]),
         (replace(FINE, deliveries=[replace(DELIVERIES, relay_lag_s=61)]), ["relay_lags"]),
+        (replace(FINE, deliveries=[replace(DELIVERIES, aside=1, aside_oldest_s=599)]), []),
+        (replace(FINE, deliveries=[replace(DELIVERIES, aside=1, aside_oldest_s=601)]), ["newer_release"]),
         (replace(FINE, deliveries=[replace(DELIVERIES, due=1, due_oldest_s=61)]), ["deliveries_wait"]),
         (replace(FINE, deliveries=[replace(DELIVERIES, dead=4)]), []),
         (replace(FINE, deliveries=[replace(DELIVERIES, dead=4, lately=1)]), ["dead_letters"]),

@@ -9,7 +9,7 @@ from channels.outbox import Outbox
 from channels.relay import Relay
 from tests.store.turns import Redis, ask, driver_of, granted, log_of, seal, taken, with_tools
 from worker.store.approvals import resolve
-from worker.store.log import read_log
+from worker.store.log import read_aside, read_log
 
 
 @pytest.mark.requirement("approvals:relay:passed-over")
@@ -31,6 +31,7 @@ async def test_requests_and_answers_are_passed_over_and_the_end_behind_them_is_d
     relay = Relay(
         Outbox(any_redis, 0, lease_s=40.0, backoff=Backoff(), chance=lambda: 0.5),
         read=lambda after, count, block_ms: read_log(any_redis, 0, after, count, min(block_ms, 50)),
+        read_aside=lambda after, count: read_aside(any_redis, 0, after, count),
         destinations=there,
         wake=lambda: asyncio.sleep(0),
     )

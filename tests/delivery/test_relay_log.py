@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import fakeredis
@@ -13,17 +15,17 @@ from channels import outbox
 from channels.delivery.backoff import Backoff
 from channels.delivery.model import Delivery
 from channels.outbox import Outbox
-from channels.relay import Relay
+from channels.relay import ASIDE_S, Relay
 from tests.delivery.passing_time import let_pass
 from tests.store.lossy import Fault, Lossy
 from worker import ids
 from worker.output.events import Outcome, TurnCompletedOutput
-from worker.store import keys
+from worker.store import keys, log, records
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import NewTurn, submit
 from worker.store.lease import claim
-from worker.store.log import read_log
-from worker.store.records import RECORD_VERSION, read_turn
+from worker.store.log import read_aside, read_log, waits_aside
+from worker.store.records import read_turn
 from worker.turn.usage import NO_USAGE
 
 POINTS = ["read", "destinations", "request lost", "reply lost", "wake"]
@@ -47,6 +49,7 @@ class House:
         return Relay(
             Outbox(self.client, 0, lease_s=40.0, backoff=Backoff(), chance=lambda: 0.5),
             read=self.read,
+            read_aside=partial(read_aside, self.client, 0),
             destinations=self.destinations,
             wake=self.wake,
         )
@@ -117,23 +120,110 @@ async def test_the_end_of_a_turn_becomes_one_delivery_for_each_destination(any_r
     assert house.woken.is_set()
 
 
+@contextlib.contextmanager
+def newer_release() -> Iterator[None]:
+    """What runs here meanwhile is of the next release, which reads what it writes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "LOG_VERSION", log.LOG_VERSION + 1)
+        patch.setattr(records, "RECORD_VERSION", records.RECORD_VERSION + 1)
+        yield
+
+
+async def sealed_by_newer(client: Any, what: str, session: str) -> str:
+    """A turn that a newer release has ended, in its own form of the log's entry, or of the turn's record."""
+    turn = await sealed(client, "crm", session=session)
+    if what == "turn":
+        await client.hset(keys.turn_record(turn), "v", records.RECORD_VERSION + 1)
+        return turn
+    ((place, words),) = await client.xrevrange(keys.log(0), count=1)
+    await client.xdel(keys.log(0), place)
+    await client.xadd(keys.log(0), {**words, b"v": log.LOG_VERSION + 1, b"of tomorrow": b"\xff"})
+    return turn
+
+
 @pytest.mark.requirement("delivery:relay:newer")
-async def test_the_end_of_a_turn_of_a_newer_release_is_left_to_a_relay_of_that_release(
-    any_redis: redis.asyncio.Redis,
+@pytest.mark.parametrize("what", ["entry", "turn"])
+async def test_what_a_newer_release_wrote_is_put_aside_for_it_and_what_comes_behind_is_delivered(
+    any_redis: Any, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What comes before it is delivered, the cursor stands before it, nothing is dead, and the log is free at once."""
-    first, newer = await sealed(any_redis, "crm"), await sealed(any_redis, "crm", session="room/2")
-    older = House(any_redis)
-    await any_redis.hset(keys.turn_record(newer), "v", RECORD_VERSION + 1)
-    relay = older.relay()
-    assert await relay.step() == 0
-    before = await cursor(any_redis)
-    assert await relay.step() > 0
-    assert [delivery.turn for delivery in await made(any_redis)] == [first]
-    assert await cursor(any_redis) == before
-    await any_redis.hset(keys.turn_record(newer), "v", RECORD_VERSION)
-    assert await House(any_redis).relay().step() == 0  # as one of the newer release, while the older one lives
-    assert [delivery.turn for delivery in await made(any_redis)] == [first, newer]
+    """The older relay keeps the log all the time, and holds up neither the others' deliveries nor the newer release."""
+    logging.getLogger("lastword").addHandler(caplog.handler)
+    first = await sealed(any_redis, "crm")
+    theirs = [await sealed_by_newer(any_redis, what, f"room/{number}") for number in (2, 3)]
+    last = await sealed(any_redis, "crm", session="room/4")
+    older = House(any_redis).relay()
+    assert await older.step() == 0
+    assert [delivery.turn for delivery in await made(any_redis)] == [first, last]
+    assert await cursor(any_redis) == (await any_redis.xrevrange(keys.log(0), count=1))[0][0]
+    assert (await waits_aside(any_redis, 0))[0] == 2
+    await House(any_redis).relay().step()  # another old one looks at what lies aside
+    assert (await waits_aside(any_redis, 0))[0] == 2
+    await any_redis.xtrim(keys.log(0), maxlen=0)  # long ago
+    house = House(any_redis)
+    with newer_release():
+        assert await house.relay().step() > 0  # the log is another's
+    assert house.woken.is_set()
+    there = await made(any_redis)
+    assert [(one.turn, one.state) for one in there] == [(turn, "queued") for turn in (first, last, *theirs)]
+    assert there[2].created_ms <= there[1].created_ms
+    assert await waits_aside(any_redis, 0) == (0, None)
+    with newer_release():
+        await House(any_redis).relay().step()
+    assert await made(any_redis) == there
+    logging.getLogger("lastword").removeHandler(caplog.handler)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines.count("log_entry_left_to_newer_release") == 2
+
+
+@pytest.mark.requirement("delivery:relay:newer")
+async def test_a_relay_looks_again_and_again_at_what_lies_aside(any_redis: Any) -> None:
+    """It is another's release that has come; of a hundred that it cannot read either, none holds up the one behind."""
+    relay = House(any_redis).relay()
+    newest = {"v": log.LOG_VERSION + 9, "kind": "seal"}
+    for _ in range(120):
+        await any_redis.xadd(keys.log(0), newest)
+    turn = await sealed_by_newer(any_redis, "turn", "room/2")
+    await relay.step()
+    await relay.step()
+    assert (await waits_aside(any_redis, 0))[0] == 121
+    await any_redis.hset(keys.turn_record(turn), "v", records.RECORD_VERSION)
+    relay._look_aside_at -= ASIDE_S
+    await relay.step()
+    assert await told(any_redis) == [(turn, "crm")]
+    assert (await waits_aside(any_redis, 0))[0] == 120
+
+
+@pytest.mark.requirement("delivery:relay:newer")
+async def test_what_lay_aside_and_cannot_be_read_after_all_is_a_dead_letter_as_it_was(any_redis: Any) -> None:
+    entry = {b"v": b"2", b"kind": b"of tomorrow", b"place": b"theirs"}
+    place = await any_redis.xadd(keys.log(0), entry)
+    await House(any_redis).relay().step()
+    await any_redis.xtrim(keys.log(0), maxlen=0)
+    with newer_release():
+        await House(any_redis).relay().step()
+    [letter] = await made(any_redis)
+    assert (letter.state, letter.code, letter.event_id) == ("dead", "unreadable_entry", place.decode())
+    await outbox.replay(any_redis, letter.id)
+    ((_, again),) = await any_redis.xrange(keys.log(0))
+    assert again == entry
+
+
+@pytest.mark.requirement("delivery:relay:newer")
+async def test_a_step_that_was_not_answered_puts_nothing_aside_twice_and_loses_nothing(any_redis: Any) -> None:
+    turn = await sealed_by_newer(any_redis, "entry", "room/2")
+    line, older = Lossy(any_redis), House(any_redis).relay()
+    line.faults.extend(["none", "reply lost"])  # of the scripts take and insert
+    with pytest.raises(redis.ConnectionError):
+        await older.step()
+    await older.step()
+    assert (await waits_aside(any_redis, 0))[0] == 1
+    with newer_release():
+        line.faults.append("reply lost")  # of readmit
+        with pytest.raises(redis.ConnectionError):
+            await House(any_redis).relay().step()
+        await House(any_redis).relay().step()
+    assert await told(any_redis) == [(turn, "crm")]
+    assert (await waits_aside(any_redis, 0))[0] == 0
 
 
 @pytest.mark.requirement("delivery:relay:every-outcome-but-merged")
@@ -226,7 +316,6 @@ async def test_while_one_relay_holds_the_log_another_waits(any_redis: redis.asyn
 
 
 UNREADABLE = [
-    {"v": 2, "kind": "seal"},
     {"v": 1, "kind": "applause", "event": "e", "turn": "t", "call": 1},
     {"v": 1, "kind": "seal", "event": "e", "turn": "t", "call": 1, "outcome": "victory"},
     {"v": 1, "kind": "seal"},
@@ -295,7 +384,7 @@ async def test_a_dead_log_entry_is_replayed_into_the_log_and_delivered_from_ther
 
 @pytest.mark.requirement("delivery:relay:dead-letter-replayed")
 async def test_a_dead_log_entry_that_names_no_turn_is_replayed_all_the_same(any_redis: Any) -> None:
-    await any_redis.xadd(keys.log(0), {"v": 2, "kind": "seal"})
+    await any_redis.xadd(keys.log(0), {"v": 1, "kind": "applause"})
     await House(any_redis).relay().step()
     [letter] = await made(any_redis)
     assert (await outbox.replay(any_redis, letter.id)).state == "cancelled"

@@ -1,7 +1,10 @@
 """The wait after a finish reason: it ends a whole answer that is held open, and never an answer that goes on."""
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import httpx
 import pytest
@@ -11,6 +14,7 @@ from tests.support.peer import Act, Conversation, Peer
 from worker.codecs.events import Completed, TextDelta
 from worker.codecs.messages import Request, UserMessage
 from worker.codecs.openai_chat import ChatCodec
+from worker.engine.loop import LoopThread
 from worker.engine.stream import Endpoint, attempt_events
 from worker.http import open_client
 from worker.turn.events import Died, Event, Heard
@@ -139,3 +143,44 @@ async def test_what_says_nothing_of_the_answer_does_not_prolong_the_wait(
             await asyncio.sleep(0.02)
 
     assert whole(await events_of(client, act, 0.3)) == "whole"
+
+
+@pytest.mark.requirement("http:stream:slept-behind-finish")
+async def test_a_process_that_slept_through_the_wait_reads_what_came_meanwhile(client: httpx.AsyncClient) -> None:
+    """The peer is a loop of its own; ours stands still from before the rest is sent until the wait is over."""
+    asleep, sent = threading.Event(), threading.Event()
+    grace_s = 1.0
+
+    async def act(peer: Conversation) -> None:
+        await peer.request()
+        await peer.head()
+        await peer.chunk(THOUGHT)
+        await asyncio.to_thread(asleep.wait, 10)
+        await peer.chunk(text("one two") + finish() + USAGE + DONE)
+        sent.set()
+        await peer.until_gone()
+
+    def sleep() -> None:
+        asleep.set()
+        assert sent.wait(10)
+        time.sleep(grace_s)
+
+    theirs, peer = LoopThread("peer"), Peer(act)
+    theirs.start()
+    await asyncio.wrap_future(theirs.submit(peer.__aenter__()))
+    try:
+        endpoint = Endpoint("main", peer.url, None, {}, 2, grace_s)
+        request = Request("a-model", (UserMessage("the question of the user"),))
+        async with asyncio.timeout(20), aclosing(attempt_events(client, endpoint, ChatCodec(), request, 1, 1)) as told:
+            events = await anext(told)
+            asyncio.get_running_loop().call_later(0.01, sleep)  # once the rest is waited for
+            async for batch in told:
+                events += batch
+    finally:
+        await asyncio.wrap_future(theirs.submit(peer.__aexit__(None, None, None)))
+        await asyncio.to_thread(theirs.stop)
+    assert whole(events) == "one two"
+    last = events[-1]
+    assert isinstance(last, Heard)
+    assert isinstance(last.event, Completed)
+    assert last.event.usage is not None

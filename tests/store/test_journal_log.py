@@ -27,7 +27,7 @@ from worker.store.journal import (
     encode_totals,
     history,
 )
-from worker.store.log import Unreadable, read_log
+from worker.store.log import LOG_VERSION, Newer, Unreadable, read_log
 from worker.store.records import RECORD_VERSION
 from worker.turn.commands import Failure
 from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, Compacted, Fact, ToolEnded, ToolStarted
@@ -268,7 +268,6 @@ async def test_the_log_tells_each_event_once_in_order_with_the_id_that_its_op_gi
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"v": 2, "kind": "commit"}, "its version is 2"),
         ({"v": 1, "kind": "dream"}, "its kind 'dream' is not known"),
         ({"v": 1, "kind": "seal", "outcome": "odd", "event": "e", "turn": "t", "call": 0}, "its outcome 'odd'"),
         ({"v": 1, "kind": "commit", "turn": "t", "call": 1}, "KeyError"),
@@ -284,6 +283,11 @@ async def test_an_entry_that_cannot_be_read_says_why_and_where_it_stands(
     assert isinstance(entry, Unreadable)
     assert entry.id == place
     assert why in entry.why
+
+
+async def test_an_entry_of_a_newer_release_is_told_from_one_that_cannot_be_read(fake_redis: Redis) -> None:
+    place = (await fake_redis.xadd(keys.log(0), {"v": LOG_VERSION + 1, "kind": "dream"})).decode()
+    assert await log_of(fake_redis) == [Newer(place, LOG_VERSION + 1)]
 
 
 def test_what_is_stored_of_totals_leaves_out_what_is_null() -> None:

@@ -42,6 +42,13 @@ class Hang:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """Answer once this is set."""
+
+    when: asyncio.Event
+
+
+@dataclass(frozen=True, slots=True)
 class Drip:
     """Answer with this status and a body that goes on for ever, a byte at a time."""
 
@@ -60,7 +67,7 @@ class HangUp:
     """Read the request and drop the connection."""
 
 
-Act = Answer | Hang | Drip | Flood | HangUp
+Act = Answer | Hang | Late | Drip | Flood | HangUp
 
 
 class Receiver:
@@ -115,6 +122,9 @@ class Receiver:
             case Hang():
                 await self._closing.wait()
                 return web.Response(status=503)
+            case Late():
+                await act.when.wait()
+                return web.Response()
             case HangUp():
                 assert request.transport is not None
                 request.transport.abort()

@@ -4,6 +4,8 @@ What belongs here: making deliveries of the log and sending them, without proces
 drives turns.
 """
 
+from functools import partial
+
 from channels.deliverer import Deliverer
 from channels.delivery.backoff import SCHEDULE_S, Backoff
 from channels.delivery.model import Delivered, Delivery
@@ -11,7 +13,7 @@ from channels.outbox import Outbox
 from channels.relay import Relay
 from tests.store.turns import Redis
 from tests.survive.mortal import Fate
-from worker.store.log import LogEntry, Unreadable, read_log
+from worker.store.log import Entry, read_aside, read_log
 from worker.store.records import read_text, read_turn
 
 DESTINATION = "there"
@@ -31,7 +33,13 @@ class Outside:
 
     async def relayed(self) -> None:
         """Make deliveries of all that is in the log."""
-        relay = Relay(self.outbox, read=self._read, destinations=self._destinations, wake=_nobody)
+        relay = Relay(
+            self.outbox,
+            read=self._read,
+            read_aside=partial(read_aside, self._client, 0),
+            destinations=self._destinations,
+            wake=_nobody,
+        )
         self._has_more = True
         while self._has_more:
             await relay.step()
@@ -51,7 +59,7 @@ class Outside:
             await Deliverer([self.outbox], receiver, lease_s=LEASE_S, concurrency=1).drain()
             idle = idle + 1 if len(receiver.got) == before else 0
 
-    async def _read(self, after: str, count: int, block_ms: int) -> list[LogEntry | Unreadable]:
+    async def _read(self, after: str, count: int, block_ms: int) -> list[Entry]:
         del block_ms  # nobody else writes: what is not there now does not come
         entries = await read_log(self._client, 0, after, count, 0)
         self._has_more = bool(entries)

@@ -199,6 +199,8 @@ async def test_every_script_that_is_sent_again_changes_nothing_and_gives_its_fir
             await of_readers_and_heartbeats(story, turns[0])
             await story.client.hset(keys.turn_record(turns[0]), "lease_ms", 1)
         await story.driven(turns)
+        if name == "plain":
+            await story.client.xadd(keys.log_aside(0), {"aside:place": "1-0", "v": "1", "kind": "of yesterday"})
         await story.ended(turns)
         await look.aclose()
     assert wrong == []

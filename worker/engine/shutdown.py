@@ -7,24 +7,32 @@ SIGTERM begins a drain, and so does SIGHUP, with which Celery would restart itse
 SIGTERM two seconds later or more, wants the process gone: it ends at once, as if it had crashed, and others take over
 what it held. Celery would wait for its threads then, and they for their turns. A SIGTERM that comes sooner is the first
 one again: many supervisors signal each process of a unit, and a parent passes on to its children what they heard, too.
+
+Behind the last of the work Celery has words with its broker, and waits for each as long as for any other: half a minute
+where that is silent. Nobody else waits for it: a wake-up that is lost does no harm.
 """
 
 import os
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic
 from types import FrameType
 from typing import Literal, NoReturn
 
-from worker.observability import Field, info, warn
+from worker.observability import Field, fault, info, warn
 
 OUT_OF_TIME = 75
 """Exit code of a process that had to be cut off in its drain: EX_TEMPFAIL of sysexits.h."""
 
 AGAIN_AFTER_S = 2.0
 """A signal that comes sooner than this after the first one is that one again."""
+
+PARTING_S = 3.0
+"""So long may Celery part from its broker, which answers within a second if it does."""
 
 _SIGNALLED = 128
 _LINE_LIMIT_S = 0.5
@@ -60,15 +68,53 @@ def end_at_once(why: str, code: int, **fields: Field) -> NoReturn:
     os._exit(code)
 
 
+@dataclass(slots=True)
+class Leaving:
+    """The end of a process that is Celery's. `work_ends`: returns once a drain has left nothing to do.
+
+    `close`: ends and closes everything else, once.
+    """
+
+    work_ends: Callable[[], object]
+    close: Callable[[], object]
+    _begun: threading.Event = field(default_factory=threading.Event)
+    _closing: threading.Lock = field(default_factory=threading.Lock)
+
+    def leave(self) -> None:
+        """Close what is open, and return. Whoever comes second has nothing to do any more, but wait for the first."""
+        with self._closing:
+            if not self._begun.is_set():
+                self._begun.set()
+                self.close()
+
+    def leave_anyway(self) -> None:
+        """End the process behind the last of its work, unless Celery comes to `leave` soon. For a thread of its own."""
+        try:
+            self.work_ends()
+        except CancelledError:  # it was closed meanwhile
+            return
+        if not self._begun.wait(PARTING_S):
+            info("broker_left_silent", for_s=PARTING_S)
+            try:
+                self.leave()
+            except Exception as error:  # noqa: BLE001 - the last place that sees it; what is open ends with the process
+                fault("process_not_closed", error)
+            os._exit(0)
+
+
 class Shutdown:
     """The end of one process. `drain`: begins it; may be called from a signal handler.
 
-    `limit_s`: seconds from the first word to the end of the process, come what may; None: without limit.
+    `limit_s`: seconds from the first word to the end of the process, come what may; None: without limit. `leaving`:
+    how it ends by itself, where it is Celery's.
     """
 
-    def __init__(self, drain: Callable[[], object], limit_s: float | None = None) -> None:
+    def __init__(
+        self, drain: Callable[[], object], limit_s: float | None = None, leaving: Leaving | None = None
+    ) -> None:
         self._drain = drain
         self._limit_s = limit_s
+        self._leaving = leaving
         self._words = Words()
         self._hears_hangups = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN  # as under nohup
 
@@ -90,6 +136,8 @@ class Shutdown:
             timer.daemon = True
             timer.start()
         self._drain()
+        if self._leaving is not None:
+            threading.Thread(target=self._leaving.leave_anyway, name="lastword-leaving", daemon=True).start()
 
     @staticmethod
     def _hang_up(_number: int, _frame: FrameType | None) -> None:

@@ -35,6 +35,7 @@ from worker.turn.events import DeathKind, Died, Event, Heard, NotAnswered
 _ERROR_BODY_BYTES = 64 * 1024
 _ERROR_BODY_S = 10.0
 _DOCUMENT_BYTES = 1024 * 1024
+_LAST_LOOK_S = 0.05
 _DEATHS: dict[str, DeathKind] = {"timeout": "timeout", "malformed": "protocol"}
 _ENDED_EARLY: tuple[DeathKind, str] = ("end_of_stream", "the stream ended without its terminal mark")
 
@@ -116,21 +117,36 @@ class _Reader:
         self._lines = LinesWatch()
         self._finish_grace_s = finish_grace_s
         self._deadline: float | None = None
+        self._gives_up_at: float | None = None
+        """Once this process has seen the deadline pass: when it has looked at what came before."""
 
     async def read(self) -> list[StreamEvent]:
         """What the next bytes say, or what the end of the stream says. Empty only where `death` is set."""
         try:
-            if self._deadline is None:
-                data = await anext(self._chunks, None)
-            else:
-                async with asyncio.timeout_at(self._deadline):
-                    data = await anext(self._chunks, None)
+            data = await (anext(self._chunks, None) if self._deadline is None else self._next_until(self._deadline))
         except TimeoutError:  # the grace is over: the call is whole, and usage does not come
             return self._end(_ENDED_EARLY)
         except HTTP_FAULTS as error:
             fault = classify(error)
             return self._end((_DEATHS.get(fault.code, "reset"), fault.message), broken=True)
         return self._end(_ENDED_EARLY) if data is None else self._take(data)
+
+    async def _next_until(self, deadline: float) -> bytes | None:
+        """What comes before the deadline, or has come by the time that this process looks. Raises `TimeoutError`."""
+        loop = asyncio.get_running_loop()
+
+        def pass_deadline() -> None:
+            # A process that slept or was busy finds it passed before it has read what came meanwhile.
+            if self._gives_up_at is None:
+                self._gives_up_at = loop.time() + _LAST_LOOK_S
+                limit.reschedule(self._gives_up_at)
+
+        async with asyncio.timeout_at(self._gives_up_at) as limit:
+            passed = loop.call_at(deadline, pass_deadline)
+            try:
+                return await anext(self._chunks, None)
+            finally:
+                passed.cancel()
 
     def _take(self, data: bytes) -> list[StreamEvent]:
         heard = self._decoder.feed(data)
@@ -148,8 +164,9 @@ class _Reader:
     def _bound_wait(self, heard: list[StreamEvent]) -> None:
         """Usage does not put the deadline off, and what is said of the answer does: the mark before it was none."""
         if not self._decoder.finishing:
-            self._deadline = None
+            self._deadline = self._gives_up_at = None
         elif self._deadline is None or any(isinstance(event, SUBSTANTIVE) for event in heard):
+            self._gives_up_at = None
             self._deadline = asyncio.get_running_loop().time() + self._finish_grace_s
 
     def _is_told_whole(self) -> bool:

@@ -22,6 +22,8 @@ What belongs here: names and their hash tags. What must not be known here: what 
     lw:{pNN}:pulse               hash: the ms at which a process last gave a sign of life; the ms until which nobody is
                                  taken over
     lw:{pNN}:log                 stream: the partition's output log, read by the relay
+    lw:{pNN}:log-aside           stream: entries of the log that a newer release wrote, until one of it has read them;
+                                 the first word of each is `aside:place`: its place in the log
     lw:{pNN}:idem:<key>          hash: what an idempotency key stands for
     lw:{pNN}:ended:<outcome>     sorted set: turn that ended so, the ms of its seal
     lw:processes                 sorted set: a process that lives, the ms at which it is taken for gone
@@ -154,6 +156,11 @@ def pulse(partition: int) -> str:
 def log(partition: int) -> str:
     """The output log of a partition."""
     return f"{_tag(partition)}:log"
+
+
+def log_aside(partition: int) -> str:
+    """Those entries of the output log that were put aside for a newer release."""
+    return f"{_tag(partition)}:log-aside"
 
 
 def idempotency(key: str, partitions: int) -> str:

@@ -4,7 +4,8 @@ What belongs here: reading. What must not be known here: who subscribes, what is
 
 The verbs commit, discard and seal write one entry each, in the same step as what it tells; so does each approval that
 is asked for, and each decision. An entry holds references, no text. The log is never trimmed by length: only up to
-where its reader has come, in the reader's own step.
+where its reader has come, in the reader's own step. What the reader cannot read, because a newer release wrote it, is
+put aside in that step, and stays there until a reader of that release has dealt with it.
 """
 
 from dataclasses import dataclass
@@ -44,15 +45,52 @@ class Unreadable:
     why: str
 
 
-async def read_log(
-    redis: redis.asyncio.Redis, partition: int, after: str, count: int, block_ms: int
-) -> list[LogEntry | Unreadable]:
+@dataclass(frozen=True, slots=True)
+class Newer:
+    """An entry in a form of a newer release, which is for that release to read."""
+
+    id: str
+    version: int
+
+
+Entry = LogEntry | Unreadable | Newer
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """An entry that was put aside. `id`: its place among those; `now_ms`: the store's time, UTC."""
+
+    id: str
+    entry: Entry
+    now_ms: int
+
+
+async def read_log(redis: redis.asyncio.Redis, partition: int, after: str, count: int, block_ms: int) -> list[Entry]:
     """The next entries after the one with the id `after` ("0-0": from the first), at most `count`.
 
     Waits up to `block_ms` for the first; empty when none came.
     """
     streams: Any = await redis.xread({keys.log(partition): after}, count=count, block=block_ms or None)
     return [_read(entry, fields) for entry, fields in streams[0][1]] if streams else []
+
+
+async def read_aside(redis: redis.asyncio.Redis, partition: int, after: str, count: int) -> list[Aside]:
+    """The next entries that were put aside after the one with the id `after` ("0-0": from the first)."""
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.time()
+    pipeline.xrange(keys.log_aside(partition), min=f"({after}", count=count)
+    (seconds, microseconds), found = await pipeline.execute()
+    now_ms = seconds * 1000 + microseconds // 1000
+    return [Aside(entry.decode(), _read(fields[b"aside:place"], fields), now_ms) for entry, fields in found]
+
+
+async def waits_aside(redis: redis.asyncio.Redis, partition: int) -> tuple[int, int | None]:
+    """How many entries wait for a newer release, and since when (UTC ms) the first does; None: there is none."""
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.xlen(keys.log_aside(partition))
+    pipeline.xrange(keys.log_aside(partition), count=1)
+    entries, first = await pipeline.execute()
+    return entries, int(first[0][0].partition(b"-")[0]) if first else None
 
 
 async def behind(redis: redis.asyncio.Redis, partition: int, cursor: str) -> tuple[int, int | None]:
@@ -67,14 +105,14 @@ async def behind(redis: redis.asyncio.Redis, partition: int, cursor: str) -> tup
     return entries, int(following[0][0].partition(b"-")[0]) if following else None
 
 
-def _read(entry: bytes, fields: dict[bytes, bytes]) -> LogEntry | Unreadable:
+def _read(entry: bytes, fields: dict[bytes, bytes]) -> Entry:
     place = entry.decode()
     try:
         version = int(fields[b"v"])
         kind: Any = fields[b"kind"].decode()
         outcome: Any = fields.get(b"outcome", b"").decode()
         if version > LOG_VERSION:
-            return Unreadable(place, f"its version is {version}, this code reads up to {LOG_VERSION}")
+            return Newer(place, version)
         if kind not in get_args(Kind):
             return Unreadable(place, f"its kind {kind[:40]!r} is not known")
         if outcome and outcome not in get_args(Outcome):
