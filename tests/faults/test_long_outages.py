@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 NEXT_CALL = """
 [[calls]]
-steps = [ { text = "I will look, and take my time. ", pieces = 20, every_s = 0.08 }, { tool = "note" } ]
+steps = [ { text = "I will look, and take my time. ", pieces = 30, every_s = 0.2 }, { tool = "note" } ]
 
 [[calls]]
 steps = [ { text = "Here it is." } ]
@@ -71,7 +71,7 @@ async def test_a_server_that_is_away_for_a_minute_starts_no_tool_and_no_call_and
             ran = (tmp_path / "runs").exists()
         again = [(await submit(client, new_turn("a-key"), 1)).turn for _ in range(2)]
         await client.aclose()
-        await receiver.nth(2, within_s=40)
+        await receiver.nth(2, within_s=60)
         outputs = await all_outputs(stack.client, turn)
         found = faults_of(processes)
     assert (started, ran) == (1, False)
