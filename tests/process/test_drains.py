@@ -35,6 +35,7 @@ match = "<stall>"
 calls = [
   { steps = [ { text = "I will look. " }, { tool = "clock" } ] },
   { steps = [ { text = "The invoice was paid on" }, { stall = true } ] },
+  { steps = [ { text = "The invoice" }, { truncate = true } ] },
   { steps = [ { text = "Your invoice was paid on Friday." } ] },
 ]
 
@@ -136,9 +137,9 @@ def of_call(number: int) -> Callable[[Output], bool]:
 
 @pytest.mark.requirement("drain:handoff:stall")
 async def test_a_stalled_turn_goes_on_in_another_process_and_spends_nothing(tmp_path: Path, real_url: str) -> None:
-    """Not a single resume is allowed, so that one that was spent would end the turn."""
+    """One resume is allowed, and the next process needs it: if the hand-over had spent one, the turn would end there."""
     async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
-        stack.configure(settings(provider.base_url, "[turns]\ntimeout_resume_retry_budget = 0"))
+        stack.configure(settings(provider.base_url, "[turns]\ntimeout_resume_retry_budget = 1"))
         first = stack.start("turns")
         turn = await stack.submit("<stall>", watch_s=120)
         await stack.until(turn, of_call(2))
@@ -149,10 +150,11 @@ async def test_a_stalled_turn_goes_on_in_another_process_and_spends_nothing(tmp_
         outputs = await stack.ended(turn)
         record = await record_of(stack, turn)
         [resumed] = [line for line in second.lines() if line["event"] == "turn_resumed"]
-        assert len(provider.transcript.exchanges) == 3
+        assert len(provider.transcript.exchanges) == 4
     assert text_of(outputs) == "I will look. Your invoice was paid on Friday."
-    assert [each.reason for each in outputs if isinstance(each, TextStreamDiscardedOutput)][:1] == ["drain"]
-    assert (record.outcome, record.crashes, record.totals.discarded_resume_attempts) == ("completed", 0, 1)
+    reasons = [each.reason for each in outputs if isinstance(each, TextStreamDiscardedOutput)]
+    assert reasons == ["drain", "end_of_stream"]
+    assert (record.outcome, record.crashes, record.totals.discarded_resume_attempts) == ("completed", 0, 2)
     assert (resumed["turn"], resumed["call"], resumed["crashes"]) == (turn, 2, 0)
 
 

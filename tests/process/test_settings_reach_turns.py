@@ -91,6 +91,7 @@ HURRIED = """
 sweep_s = 0.1
 
 [turns]
+timeout_resume_retry_budget = 0
 turn_deadline_s = 3
 
 [providers.main]
@@ -156,7 +157,7 @@ async def strict(tmp_path_factory: pytest.TempPathFactory, server: EmbeddedServe
 
 @pytest.fixture
 async def hurried(tmp_path: Path, server: EmbeddedServer) -> AsyncIterator[Asked]:
-    async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, database(server, 1)) as stack:
+    async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, database(server, 7)) as stack:
         stack.configure(f'{HURRIED}\nbase_url = "{provider.base_url}"\n')
         stack.start("turns")
         yield Asked(stack, provider)
