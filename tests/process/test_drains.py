@@ -137,7 +137,7 @@ def of_call(number: int) -> Callable[[Output], bool]:
 
 @pytest.mark.requirement("drain:handoff:stall")
 async def test_a_stalled_turn_goes_on_in_another_process_and_spends_nothing(tmp_path: Path, real_url: str) -> None:
-    """One resume is allowed, and the next process needs it: if the hand-over had spent one, the turn would end there."""
+    """One resume is allowed, and the next process needs it: had the hand-over spent one, the turn would end there."""
     async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
         stack.configure(settings(provider.base_url, "[turns]\ntimeout_resume_retry_budget = 1"))
         first = stack.start("turns")
