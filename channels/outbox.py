@@ -3,7 +3,8 @@
 What belongs here: storing what was decided, and only if nobody changed it meanwhile; reading it back. What must not be
 known here: which state follows which (that is `channels.delivery.machine`), receivers, the log's entries.
 
-A delivery that has not ended is always in `dlv-due`: whoever looks there next goes on with it, so none is forgotten.
+A delivery that has not ended is always in `dlv-due`: whoever looks there next goes on with it, so none is forgotten. A
+time there that lies further ahead than any wait is of a clock that was put back since: it is dealt with now.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +25,10 @@ from worker.store.script import Argument, Script
 KEEP_S = 7 * 86400.0
 KEEP_DEAD_S = 30 * 86400.0
 _PAGE = 200
+
+_FURTHEST_LEASE_MS, _FURTHEST_DUE_MS = 60_000, 86_400_000
+"""No relay takes the log for longer, and no delivery waits longer (nor twice its longest wait, where that is more): a
+time further ahead is of another clock."""
 
 _CLAIM, _SETTLE, _TAKE, _INSERT, _READMIT = (
     Script("channels", name) for name in ("claim", "settle", "take", "insert", "readmit")
@@ -62,15 +67,17 @@ class Outbox:
         self._names = OutboxKeys(partition)
         self._lease_ms = round(lease_s * 1000)
         self._backoff = backoff
+        self._furthest_ms = max(_FURTHEST_DUE_MS, 2 * backoff.longest_ms, 2 * self._lease_ms)
         self._chance = chance
 
     async def is_due(self) -> bool:
-        """Whether a delivery's time has come, or the lease of one in flight has ended."""
+        """Whether a delivery's time has come, or is of another clock, or the lease of one in flight has ended."""
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.time()
-        pipeline.zrange(self._names.due, 0, 0, withscores=True)
-        time, first = await pipeline.execute()
-        return bool(first) and first[0][1] <= _ms(time)
+        for end in (0, -1):
+            pipeline.zrange(self._names.due, end, end, withscores=True)
+        time, first, last = await pipeline.execute()
+        return bool(first) and (first[0][1] <= _ms(time) or last[0][1] > _ms(time) + self._furthest_ms)
 
     async def claim(self, token: str, limit: int) -> list[Delivery]:
         """At most `limit` due deliveries, each with one more attempt begun; on the server's disk where it can tell.
@@ -90,26 +97,39 @@ class Outbox:
         return [delivery for delivery in map(model.decode, records) if delivery and delivery.token == token]
 
     def _decided(self, delivery: Delivery, token: str, now_ms: int) -> Delivery:
-        if delivery.state == "in_flight":
-            return machine.expire(delivery, now_ms, self._chance(), self._backoff)
-        return machine.claim(delivery, token, now_ms, self._lease_ms)
+        if delivery.due_ms > now_ms:
+            delivery = machine.put_right(delivery, now_ms, self._lease_ms)
+        if delivery.state != "in_flight":
+            return machine.claim(delivery, token, now_ms, self._lease_ms)
+        held = delivery.due_ms > now_ms
+        return delivery if held else machine.expire(delivery, now_ms, self._chance(), self._backoff)
 
     async def _ripe(self, limit: int) -> tuple[int, list[Delivery]]:
-        """The time, and the due deliveries that this version can read."""
-        ripe: list[Delivery] = []
+        """The time, and the deliveries that this version can read: due, or of another clock."""
+        now_ms, ripe = await self._looked_for(limit, of_another_clock=False)
+        if len(ripe) < limit:
+            now_ms, others = await self._looked_for(limit - len(ripe), of_another_clock=True)
+            ripe += others
+        return now_ms, ripe
+
+    async def _looked_for(self, limit: int, *, of_another_clock: bool) -> tuple[int, list[Delivery]]:
+        def is_wanted(due_ms: float) -> bool:
+            return due_ms > now_ms + self._furthest_ms if of_another_clock else due_ms <= now_ms
+
+        found: list[Delivery] = []
         offset = 0
         while True:
             pipeline = self._redis.pipeline(transaction=False)
             pipeline.time()
-            pipeline.zrange(self._names.due, offset, offset + limit - 1, withscores=True)
+            pipeline.zrange(self._names.due, offset, offset + limit - 1, desc=of_another_clock, withscores=True)
             time, page = await pipeline.execute()
             now_ms = _ms(time)
-            due = [name.decode() for name, score in page if score <= now_ms]
+            due = [name.decode() for name, score in page if is_wanted(score)]
             # Between the two reads another claim may have been faster.
             there = await _read(self._redis, self._names, due)
-            ripe += [one for one in there if one.due_ms <= now_ms and one.state in LIVE]
-            if len(due) < limit or len(ripe) >= limit:
-                return now_ms, ripe[:limit]
+            found += [one for one in there if is_wanted(one.due_ms) and one.state in LIVE]
+            if len(due) < limit or len(found) >= limit:
+                return now_ms, found[:limit]
             offset += limit
 
     async def settle(self, held: Delivery, outcome: Outcome) -> Delivery | None:
@@ -128,13 +148,13 @@ class Outbox:
         return await _store(self._redis, self._names, held, released, now_ms)
 
     async def take_log(self, nonce: str, ttl_s: float) -> Place | None:
-        """Take or renew the relay's lease, for `ttl_s` seconds. None while another relay holds it."""
-        taken, *place = await _TAKE(self._redis, [self._names.relay], [nonce, round(ttl_s * 1000)])
+        """Take or renew the relay's lease, for `ttl_s` seconds, 60 at most. None while another relay holds it."""
+        taken, *place = await _TAKE(self._redis, [self._names.relay], [nonce, round(ttl_s * 1000), _FURTHEST_LEASE_MS])
         return Place(place[0].decode(), int(place[1])) if taken else None
 
     async def leave_log(self, nonce: str) -> None:
         """Let another relay take over at once."""
-        await _TAKE(self._redis, [self._names.relay], [nonce, 0])
+        await _TAKE(self._redis, [self._names.relay], [nonce, 0, _FURTHEST_LEASE_MS])
 
     async def insert(
         self, nonce: str, start: str, end: str, deliveries: Sequence[Delivery], aside: Sequence[str] = ()

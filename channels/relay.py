@@ -150,6 +150,8 @@ class Relay:
             destinations, why = None, f"the record of its turn cannot be read: {type(error).__name__}"
         if destinations is None:
             return [self._dead_letter(entry.id, "unusable_turn", why, now_ms, turn=entry.turn, event_type=event_type)]
+        # The ids of a log never go back, so after the clock was put back its entries bear the time that was.
+        at_ms = min(entry.at_ms, now_ms)
         return [
             Delivery(
                 id=ids.delivery_of(self._outbox.partition, ids.end_of(entry.turn), destination),
@@ -157,8 +159,8 @@ class Relay:
                 turn=entry.turn,
                 event_type=event_type,
                 destination=destination,
-                created_ms=entry.at_ms,
-                due_ms=entry.at_ms,
+                created_ms=at_ms,
+                due_ms=at_ms,
             )
             for destination in dict.fromkeys(map(well_formed, destinations))
         ]

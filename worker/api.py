@@ -17,8 +17,8 @@ from worker.errors import ConfigurationError, LastwordError, StoreUnavailable
 from worker.observability import info, warn
 from worker.output.approvals import REFUSALS, Refusal
 from worker.settings import WorkerSettings
-from worker.store import approvals, cancels, inbox
-from worker.store.approvals import PendingApproval, Resolution
+from worker.store import approvals, cancels, inbox, pending
+from worker.store.approvals import Resolution
 from worker.store.cancels import Cancellation
 from worker.store.inbox import OnBusy, Submitted
 from worker.store.records import read_turn
@@ -216,9 +216,9 @@ async def cancel_turn(
     return answer
 
 
-async def list_approvals(client: redis.asyncio.Redis, partitions: int) -> list[PendingApproval]:
+async def list_approvals(client: redis.asyncio.Redis, partitions: int) -> list[pending.PendingApproval]:
     """The approval requests that wait for a person, the one that expires first before all others."""
-    return await approvals.pending(client, range(partitions))
+    return await pending.find_all(client, partitions)
 
 
 async def _wake(wake: Callable[[str], None], turn: str, session: str) -> None:

@@ -27,7 +27,7 @@ from worker import api
 from worker.app import make_app, wake_session
 from worker.output.approvals import APPROVE_ONCE, APPROVE_SESSION, DENY
 from worker.output.events import ApprovalRequestOutput
-from worker.store.approvals import PendingApproval
+from worker.store.pending import PendingApproval
 
 try:
     import termios

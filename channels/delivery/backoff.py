@@ -33,6 +33,11 @@ class Backoff:
         """How many attempts a delivery has in all."""
         return len(self.schedule_s) + 1
 
+    @property
+    def longest_ms(self) -> int:
+        """The longest wait that there is, in milliseconds."""
+        return round(max(self.retry_after_cap_s, *(wait * (1 + JITTER) for wait in self.schedule_s), 0) * 1000)
+
     def wait_ms(self, failed: int, jitter: float, retry_after: float | None = None) -> int:
         """Milliseconds to wait after the `failed`-th attempt (from 1).
 

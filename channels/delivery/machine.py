@@ -11,6 +11,8 @@ What must not be known here: where deliveries are stored, who sends them, the cl
     in_flight             Rejected                      dead          the outcome's own code
     in_flight             expire, its lease has ended   as Deferred   the attempt's outcome is unknown
     in_flight             release                       queued        nothing was sent: the attempt does not count
+    queued, waiting       put_right                     the same      due now: its time was of another clock
+    in_flight             put_right                     the same      for one lease more: its sender may live
     dead                  replay                        queued        a new series of attempts, the same id
     dead, a log entry     put_back                      cancelled     the entry is in the log again
 
@@ -20,7 +22,7 @@ Every other pair is a bug of ours: it raises `LocalProtocolError` and changes no
 from dataclasses import replace
 
 from channels.delivery.backoff import Backoff
-from channels.delivery.model import Attempt, Deferred, Delivered, Delivery, Outcome, Rejected, Sent
+from channels.delivery.model import LIVE, Attempt, Deferred, Delivered, Delivery, Outcome, Rejected, Sent
 from worker.errors import LocalProtocolError
 
 LOG_LENGTH = 10
@@ -66,6 +68,16 @@ def expire(delivery: Delivery, now_ms: int, jitter: float, backoff: Backoff) -> 
     if delivery.due_ms > now_ms:
         raise _unexpected(delivery, "expired before its lease has ended")
     return settle(delivery, LEASE_EXPIRED, now_ms, jitter, backoff)
+
+
+def put_right(delivery: Delivery, now_ms: int, lease_ms: int) -> Delivery:
+    """The delivery whose time was written by a clock that was put back since.
+
+    Its version stays: whoever holds it may still settle it.
+    """
+    if delivery.state not in LIVE:
+        raise _unexpected(delivery, "put right")
+    return replace(delivery, due_ms=now_ms + lease_ms if delivery.state == "in_flight" else now_ms)
 
 
 def release(delivery: Delivery, now_ms: int, after_ms: int = 0) -> Delivery:

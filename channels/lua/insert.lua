@@ -5,12 +5,12 @@
 -- KEYS  1 to 4 as in put.lua, 5 the relay (hash), 6 the log (stream), 7 the entries that were put aside (stream), then
 --       the record of each delivery, in log order
 -- ARGV  1 the relay's nonce, 2 the cursor that it read from, 3 the cursor to move to, 4 how many log entries are put
---       aside, and the id of each; then for each delivery the seven of put.lua, and the id of the log entry that it keeps
---       as a dead letter, or empty
--- Gives {1, how many were new}, also when this very step was taken before; {0}: another relay owns the log or the cursor
--- stands elsewhere, nothing was changed. A delivery that exists already stays as it is. The entry at the cursor stays.
--- The log is trimmed here, and nowhere else: a trim of its own could reach a server that has lost this step since, and
--- take from it what it has to tell again. Runs at maxmemory, for the same reason.
+--       aside, and the id of each; then for each delivery the seven of put.lua, and the id of the log entry that it
+--       keeps as a dead letter, or empty
+-- Gives {1, how many were new}, also when this very step was taken before; {0}: another relay owns the log or the
+-- cursor stands elsewhere, nothing was changed. A delivery that exists already stays as it is. The entry at the cursor
+-- stays. The log is trimmed here, and nowhere else: a trim of its own could reach a server that has lost this step
+-- since, and take from it what it has to tell again. Runs at maxmemory, for the same reason.
 
 local relay = redis.call('HMGET', KEYS[5], 'owner', 'cursor', 'inserted')
 if relay[1] ~= ARGV[1] then

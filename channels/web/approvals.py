@@ -15,12 +15,13 @@ from channels.settings import Settings
 from channels.web.endpoint import Call, require
 from channels.web.errors import Code, Refused, away, json_response
 from channels.web.models import Approval, ApprovalList, DecideAnswer, DecideRequest, Option
-from channels.web.turns import refusal_of
+from channels.web.operations import DEFAULT_LIMIT, MOST_LISTED
+from channels.web.turns import number, refusal_of
 from worker import api, ids
 from worker.errors import ConfigurationError
 from worker.output.approvals import REFUSALS, Refusal
 from worker.store import records
-from worker.store.approvals import PendingApproval
+from worker.store.pending import BEGINNING, PendingApproval, find, parse_place, shown_place
 
 _CODES: dict[Refusal, Code] = {
     "prompt_expired": "refused",
@@ -41,9 +42,18 @@ class ApprovalRoutes:
 
     async def list(self, call: Call) -> Response:
         """GET /v1/approvals."""
-        waiting = await api.list_approvals(self.client, self.settings.partitions)
-        seen = [_approval(one) for one in waiting if call.token.admits(one.agent, one.session)]
-        return json_response(ApprovalList(approvals=seen))
+        limit = number(call, "limit", DEFAULT_LIMIT, 1, MOST_LISTED)
+        named = call.request.query_params.get("after")
+        after = BEGINNING if named is None else parse_place(named)
+        if after is None:
+            raise Refused("invalid", "after: give what the last answer has as its next", field="after")
+        token = call.token
+        found = await find(
+            self.client, self.settings.partitions, limit, after=after, agent=token.agent, sessions=token.sessions
+        )
+        seen = [_approval(one) for one in found.approvals]
+        following = None if found.end is None else shown_place(found.end)
+        return json_response(ApprovalList(approvals=seen, truncated=following is not None, next=following))
 
     async def decide(self, call: Call) -> Response:
         """POST /v1/approvals/{approval}."""

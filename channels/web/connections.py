@@ -17,6 +17,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from channels.settings import WebSettings
+from channels.web import metrics
 from channels.web.errors import Refused
 from worker.observability import warn
 
@@ -132,6 +133,7 @@ class Connection(H11Protocol):
 
     def _send_refusal(self, refused: Refused) -> None:
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer has begun, and is cut off
+            metrics.turned_away(refused.status)
             body = refused.body.model_dump_json(exclude_none=True).encode()
             headers = [
                 ("content-type", "application/json"),

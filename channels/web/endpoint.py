@@ -1,4 +1,4 @@
-"""What every request goes through before and after it is answered: token, scope, rates, body, errors, one log line.
+"""What every request goes through before and after it is answered: token, scope, rates, body, errors, log, figures.
 
 What belongs here: that way, the same for all routes. What must not be known here: what a route does.
 
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from channels.web import tokens
+from channels.web import metrics, tokens
 from channels.web.body import check_query, read_model
 from channels.web.errors import Refused, away
 from channels.web.operations import Operation
@@ -53,7 +53,7 @@ class _Trace:
 
 
 class Traced:
-    """The outermost layer: an id and headers for every answer, an answer for every fault of ours, a log line."""
+    """The outermost layer: an id and headers for every answer, an answer for each fault of ours, figures, one line."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -69,6 +69,7 @@ class Traced:
         async def send_traced(message: Message) -> None:
             if message["type"] == "http.response.start":
                 trace.status = message["status"]
+                metrics.answered(trace.route, scope["method"], trace.status, monotonic() - trace.started)
                 headers = MutableHeaders(raw=message["headers"])
                 headers["x-request-id"] = trace.request_id
                 for name, value in _HEADERS.items():
@@ -84,15 +85,14 @@ class Traced:
             message = f"a fault of ours; the log tells more of request {trace.request_id}"
             await Refused("internal", message).response()(scope, receive, send_traced)
         finally:
-            _log(scope["method"], trace)
+            _log(metrics.known_method(scope["method"]), trace)
 
 
 def _log(method: str, trace: _Trace) -> None:
     if trace.route in _QUIET and trace.status < 400:
         return
-    known = method if method in ("GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS") else "other"
     took_ms = round((monotonic() - trace.started) * 1000)
-    info("request", method=known, route=trace.route, status=trace.status, ms=took_ms, request=trace.request_id)
+    info("request", method=method, route=trace.route, status=trace.status, ms=took_ms, request=trace.request_id)
 
 
 @dataclass(frozen=True, slots=True)

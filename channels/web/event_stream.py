@@ -57,9 +57,14 @@ class EventStream(Response):
             pass  # nobody takes it; the connection is closed behind an unfinished answer
 
     async def _send(self, send: Send, data: bytes, *, more: bool) -> None:
-        """Send piece by piece: the server waits between two of them, and else copies all of it for who never reads."""
+        """Send piece by piece: the server waits between two of them, and else copies all of it for who never reads.
+
+        Where it need not wait, others have their turn between two.
+        """
         for begin in range(0, max(len(data), 1), _PIECE_BYTES):
             piece = data if len(data) <= _PIECE_BYTES else data[begin : begin + _PIECE_BYTES]
+            if begin:
+                await asyncio.sleep(0)
             async with asyncio.timeout(self._write_timeout_s):
                 await send({"type": "http.response.body", "body": piece, "more_body": more})
 

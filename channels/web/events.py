@@ -13,6 +13,7 @@ import redis.asyncio
 from starlette.responses import Response
 
 from channels.settings import Settings
+from channels.web import metrics
 from channels.web.endpoint import Call
 from channels.web.errors import Refused, away
 from channels.web.event_stream import EventStream
@@ -58,8 +59,10 @@ class EventRoutes:
             message = "this token has as many readers as it may (web.readers_per_token)"
             raise away(message, "too_many_readers", 5)
         self._readers[token] += 1
+        metrics.reader_came()
 
         def leave() -> None:
+            metrics.reader_left()
             self._readers[token] -= 1
             if not self._readers[token]:
                 del self._readers[token]

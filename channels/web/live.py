@@ -12,6 +12,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
+from channels.web.openings import Openings
 from channels.web.tail import Frame, Held, Tail
 from worker.observability import fault, warn
 from worker.output.snapshot import Place
@@ -47,13 +48,14 @@ StillAdmitted = Callable[[Iterable[str]], Awaitable[set[str]]]
 class LiveOutputs:
     """All readers of this process. `client`: for short commands; `reading`: for the one read that waits.
 
-    `held`: what waits for readers to take it. `still`: who of them may read on.
+    `held`: what waits for readers to take it. `openings`: what they begin with. `still`: who of them may read on.
     """
 
     def __init__(
         self, client: redis.asyncio.Redis, reading: redis.asyncio.Redis, held: Held, still: StillAdmitted
     ) -> None:
         self.held = held
+        self.openings = Openings(client)
         self._still = still
         self._client = client
         self._reading = reading

@@ -165,9 +165,14 @@ class Approval(_Model):
 
 
 class ApprovalList(_Model):
-    """What waits, the one that expires first before all others."""
+    """What waits, the one that expires first before all others.
+
+    `truncated`: there are more, also where these are fewer than were asked for. `next`: give it as `after` to get them.
+    """
 
     approvals: list[Approval]
+    truncated: bool
+    next: str | None
 
 
 class DecideRequest(_Model):

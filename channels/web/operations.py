@@ -30,6 +30,9 @@ from worker.store.listing import LIVE, OUTCOMES
 
 FILTERS = ", ".join(str(one.name).lower() for one in (*OutputFilter, OutputFilter.FULL))
 STATES = (*LIVE, "sealed", *OUTCOMES)
+DEFAULT_LIMIT, MOST_LISTED = 100, 1000
+"""How many a list holds where the request does not say, and at most."""
+
 EVERY_ERROR: tuple[Code, ...] = ("internal", "unavailable")
 GUARDED_ERRORS: tuple[Code, ...] = ("unauthorized", "forbidden", "rate_limited", "invalid")
 BODY_ERRORS: tuple[Code, ...] = ("not_json", "media_type", "too_large", "body_timeout")
@@ -74,6 +77,12 @@ class Operation:
 _TEXT: Mapping[str, Any] = {"type": "string"}
 _TURN = Parameter("turn", "path", "Id of the turn.", _TEXT)
 _APPROVAL = Parameter("approval", "path", "Id of the request.", _TEXT)
+_LIMIT = Parameter(
+    "limit",
+    "query",
+    f"At most so many; not set: {DEFAULT_LIMIT}.",
+    {"type": "integer", "minimum": 1, "maximum": MOST_LISTED},
+)
 
 OPERATIONS = (
     Operation(
@@ -120,7 +129,7 @@ OPERATIONS = (
                 "Only those submitted since, or of ended ones those that ended since, in UTC ms.",
                 {"type": "integer", "minimum": 0},
             ),
-            Parameter("limit", "query", "At most so many.", {"type": "integer", "minimum": 1, "maximum": 1000}),
+            _LIMIT,
         ),
     ),
     Operation(
@@ -164,9 +173,13 @@ OPERATIONS = (
         name="list_approvals",
         method="GET",
         path="/v1/approvals",
-        summary="The tool calls that wait for a person.",
+        summary="The tool calls that wait for a person, the one that expires first before all others.",
         scope="approvals:read",
         answers={200: ApprovalList},
+        parameters=(
+            _LIMIT,
+            Parameter("after", "query", "Only those behind this place: the next of the answer before.", _TEXT),
+        ),
     ),
     Operation(
         name="decide_approval",

@@ -13,9 +13,7 @@ was put back begins at a lower one.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from time import monotonic
-from typing import cast
 
 import redis.asyncio
 
@@ -23,9 +21,9 @@ from channels.web.live import WATCH_S, LiveOutputs
 from channels.web.tail import Crowded, Frame, Tail
 from worker.output.events import TurnCompletedOutput
 from worker.output.filters import OutputFilter, admits
-from worker.output.snapshot import NOWHERE, Cursor, Place, Reason, Snapshot, State, shown_place
+from worker.output.snapshot import NOWHERE, Cursor, Place, Reason
 from worker.store import outputs
-from worker.store.readers import Entry, ended_at, is_known, read_ending, read_page
+from worker.store.readers import ended_at, is_known, read_page
 from worker.store.repeat import is_unanswered
 
 DELTAS = OutputFilter.TEXT_STREAMING | OutputFilter.THINKING
@@ -34,15 +32,6 @@ _STORE_AWAY = b": the store does not answer, come back later\nretry: 2000\n\n"
 _FAREWELL = b": this process ends, go on at another one\nretry: 1000\n\n"
 _CROWDED = b": the readers of this process hold too much, come back later\nretry: 5000\n\n"
 _BARRED = b": the token counts no more\n\n"
-
-
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    """A snapshot as an event, its place, and how its turn ended; None: it goes on."""
-
-    event: bytes = field(repr=False)
-    place: Place
-    ending: Sequence[Entry] | None
 
 
 class Reader:
@@ -129,21 +118,21 @@ class Reader:
     async def _start(self, reason: Reason) -> AsyncIterator[bytes]:
         """A snapshot, and what has come since."""
         self._tail.begin()
-        opening = await self._open(reason)
-        if opening is None:
+        moment = await self._live.openings.look(self._tail.turn, WATCH_S if self._tail.deltas else 0)
+        if moment is None:
             self._is_over = True
             return
-        event, ending = opening.event, opening.ending
-        if (
-            reason != "missed" or opening.place != self._cursor.at
-        ):  # else its queue was too short for what it had already
-            place, opening = opening.place, None  # whoever takes it slowly holds it once
-            with self._live.held.sharing(event) as shared:
-                del event
+        if reason == "unknown_id" and self._named > moment.last:
+            reason = "rewound"  # an id of what the store has lost since: what comes may have a lower one
+        place, ending = moment.place, moment.ending
+        has_all = reason == "missed" and place == self._cursor.at  # its queue was too short for what it had already
+        written = None if has_all else moment.written(reason, self._wanted)
+        del moment  # here and below: whoever takes it slowly holds it once
+        if written is not None:
+            with self._live.held.sharing(written.event, written.digest) as shared:
+                del written
                 yield shared
                 del shared
-        else:
-            place = opening.place
         self._cursor = Cursor(place)
         if ending is not None:
             self._is_over = True
@@ -152,33 +141,6 @@ class Reader:
             return
         async for event in self._join():
             yield event
-
-    async def _open(self, reason: Reason) -> "_Opening | None":
-        """What the reader starts with; None: the turn is no more."""
-        turn = self._tail.turn
-        found = await outputs.attach(self._client, turn, WATCH_S if self._tail.deltas else 0)
-        if found is None:
-            return None
-        ending = await read_ending(self._client, turn) if found.state == "sealed" else []
-        at_ms, _, seq = found.last_id.partition("-")
-        if reason == "unknown_id" and self._named > (int(at_ms), int(seq)):
-            reason = "rewound"  # an id of what the store has lost since: what comes may have a lower one
-        snapshot = Snapshot(
-            turn=turn,
-            reason=reason,
-            seq=ending[0][0][1] - 1 if ending else int(seq),  # how it ended follows, and is not known yet
-            at_ms=int(at_ms),
-            epoch=found.epoch,
-            state=cast("State", found.state),
-            outcome=found.outcome,
-            marker=found.marker,
-            text=found.text,
-            call=found.call,
-            attempt=found.attempt,
-            open_text=found.open_text,
-        )
-        event = _event_of(snapshot.through(self._wanted), "snapshot" if reason == "joined" else "reset")
-        return _Opening(event, (snapshot.at_ms, snapshot.seq), ending if snapshot.state == "sealed" else None)
 
     async def _catch_up(self) -> AsyncIterator[bytes]:
         """What has come between the reader's place and what its queue begins with."""
@@ -202,11 +164,3 @@ class Reader:
             if isinstance(frame.output, TurnCompletedOutput):
                 self._is_over = True
                 return
-
-
-def _event_of(snapshot: Snapshot, name: str) -> bytes:
-    """The event of a snapshot. It has an id only where one may go on from it."""
-    place = (snapshot.at_ms, snapshot.seq)
-    has_id = snapshot.seq > 0 and snapshot.state != "sealed"
-    head = b"id: %s\n" % shown_place(place).encode() if has_id else b""
-    return b"%sevent: %s\ndata: %s\n\n" % (head, name.encode(), snapshot.model_dump_json().encode())

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import blake2b
 from typing import Literal
 
 from worker.output.events import Output, encode
@@ -57,9 +56,8 @@ class Held:
         self.total += count
 
     @contextmanager
-    def sharing(self, data: bytes) -> Iterator[bytes]:
-        """The same bytes, kept once for all who are sent them just now. Raises `Crowded`."""
-        key = blake2b(data, digest_size=32).digest()
+    def sharing(self, data: bytes, key: bytes) -> Iterator[bytes]:
+        """The same bytes, kept once for all who are sent them just now. `key`: their digest. Raises `Crowded`."""
         if key not in self._shared:
             if len(data) > LITTLE_BYTES and self.total + len(data) > self._most:
                 raise Crowded

@@ -28,7 +28,7 @@ from channels.web.models import (
     TurnList,
     TurnUrls,
 )
-from channels.web.operations import STATES
+from channels.web.operations import DEFAULT_LIMIT, MOST_LISTED, STATES
 from channels.web.tokens import Token
 from channels.webhook.address import shown
 from worker import api, ids
@@ -39,7 +39,6 @@ from worker.store.listing import LIVE, OUTCOMES, Wanted, find
 from worker.store.records import TurnRecord
 
 _KEY_HEADER = "Idempotency-Key"
-_DEFAULT_LIMIT = 100
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _FIELDS = {"label": "labels", "destination": "destinations", "idempotency_key": _KEY_HEADER}
 _HOLDS = ("prompt", "agent", "session", "labels", "requester", "on_busy", "by", "option")
@@ -99,8 +98,8 @@ class TurnRoutes:
     async def list(self, call: Call) -> Response:
         """GET /v1/turns."""
         query = call.request.query_params
-        limit = _number(call, "limit", _DEFAULT_LIMIT, 1, 1000)
-        since_ms = _number(call, "since_ms", 0, 0, 10**15)
+        limit = number(call, "limit", DEFAULT_LIMIT, 1, MOST_LISTED)
+        since_ms = number(call, "since_ms", 0, 0, 10**15)
         states, outcomes = _states(query.get("state"))
         labels = _labels(query.getlist("label"))
         token = call.token
@@ -191,7 +190,8 @@ def _idempotency_key(call: Call) -> str | None:
     return "http:" + hashlib.sha256(f"{call.token.id}\n{given[0]}".encode()).hexdigest()
 
 
-def _number(call: Call, name: str, default: int, low: int, high: int) -> int:
+def number(call: Call, name: str, default: int, low: int, high: int) -> int:
+    """A number of the query, from `low` to `high`. Raises `Refused`."""
     text = call.request.query_params.get(name)
     if text is None:
         return default

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ops.chaos_run.broker import is_installed
+from ops.chaos_run.broker import find_rabbitmq
 from ops.chaos_run.configuration import Options
 from ops.chaos_run.judge import Verdict, judge
 from ops.chaos_run.run import Outcome, Stage
@@ -24,7 +24,7 @@ _SHOWN = 20
 def main() -> int:
     """Run, judge, report; 0 only if nothing was found."""
     options, as_json, keeps = _options()
-    if options.broker == "rabbitmq" and not is_installed():
+    if options.broker == "rabbitmq" and find_rabbitmq() is None:
         sys.stderr.write("ops/chaos: --broker rabbitmq needs rabbitmq-server and epmd on PATH: install them\n")
         return USAGE
     folder = Path(tempfile.mkdtemp(prefix="lastword-chaos-"))

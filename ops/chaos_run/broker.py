@@ -1,81 +1,125 @@
-"""RabbitMQ as the broker of a run: a node of its own, in the run's folder, on free ports.
+"""A RabbitMQ of the machine, on free loopback ports and in a folder of its own.
 
-What belongs here: starting and ending it. What must not be known here: what is sent through it.
+What belongs here: starting, stopping, killing and emptying it. What must not be known here: what passes through it.
 """
 
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import AsyncExitStack
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from channels.embedded import die_with_parent
 from ops.chaos_run.stage import free_ports
 
-_START_S = 90.0
-_END_S = 30.0
+_WITHIN_S = 90.0
 
 
-def is_installed() -> bool:
-    """Whether `rabbitmq-server` can be started here."""
-    return shutil.which("rabbitmq-server") is not None and shutil.which("epmd") is not None
+def find_rabbitmq() -> str | None:
+    """The program `rabbitmq-server` on PATH, or where packages put it; None also where its `epmd` is not on PATH."""
+    if shutil.which("epmd") is None:
+        return None
+    return shutil.which("rabbitmq-server") or shutil.which("rabbitmq-server", path="/usr/sbin:/usr/lib/rabbitmq/bin")
 
 
-def start_rabbitmq(folder: Path, open_: AsyncExitStack) -> str:
-    """Start a node that ends with `open_`; gives its URL."""
-    home = folder / "rabbitmq"
-    home.mkdir()
-    port, names_port, peers_port = free_ports(3)
-    (home / "rabbitmq.conf").write_text(f"listeners.tcp.local = 127.0.0.1:{port}\n", encoding="utf-8")
-    (home / "enabled_plugins").write_text("[].\n", encoding="utf-8")
-    environment = {
-        **os.environ,
-        "HOME": str(home),
-        "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "ERL_EPMD_PORT": str(names_port),
-        "RABBITMQ_NODENAME": f"chaos{port}@localhost",
-        "RABBITMQ_DIST_PORT": str(peers_port),
-        "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq.conf"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
-        "RABBITMQ_MNESIA_BASE": str(home / "data"),
-        "RABBITMQ_LOG_BASE": str(home / "log"),
-        "RABBITMQ_PID_FILE": str(home / "pid"),
-    }
-    log = (home / "output.log").open("wb")
-    open_.callback(log.close)
-    for program in (["epmd", "-address", "127.0.0.1", "-port", str(names_port)], ["rabbitmq-server"]):
-        process = subprocess.Popen(
-            program,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            start_new_session=True,
-            preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
-        )
-        open_.callback(_end, process)
-    limit = time.monotonic() + _START_S
-    while not _listens(port):
-        if time.monotonic() > limit:
-            end = (home / "output.log").read_text(encoding="utf-8", errors="replace")[-2000:]
-            raise RuntimeError(f"rabbitmq-server did not listen within {_START_S:g} s:\n{end}")
-        time.sleep(0.1)
-    return f"amqp://guest:guest@127.0.0.1:{port}//"
+class RabbitMQ:
+    """A broker from `start` to the end of its `with`; `url` is what Celery is told."""
 
+    def __init__(self, program: str, folder: Path) -> None:
+        self.folder = folder
+        self.port, *self._names = free_ports(3)
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.port}//"
+        self._program = program
+        self._process: subprocess.Popen[bytes] | None = None
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the whole group: the program is a script that starts the node."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_S)
-            return
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            error.add_note(f"--- rabbitmq ---\n{self.log()}")
+        self._end()
+
+    def start(self) -> None:
+        """Start it and wait until it takes connections. Raises `RuntimeError` when it does not."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "rabbitmq.conf").touch()  # instead of the machine's
+        with (self.folder / "out.log").open("ab") as out:
+            self._process = subprocess.Popen(
+                [self._program],
+                env=self._environment(),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
+            )
+        limit = time.monotonic() + _WITHIN_S
+        while time.monotonic() < limit and self._process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as probe:
+                probe.sendall(b"AMQP\x00\x00\x09\x01")
+                if probe.recv(7)[:1] == b"\x01":  # its first frame: it has begun to speak
+                    return
+            time.sleep(0.1)
+        raise RuntimeError(f"rabbitmq-server did not start, or not within {_WITHIN_S:g} s:\n{self.log()}")
+
+    def kill(self) -> None:
+        """SIGKILL to all of its processes, and wait until they are gone."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, 9)
+            self._process.wait()
+
+    def wipe(self) -> None:
+        """Forget everything that it has stored. To be called while it does not run."""
+        shutil.rmtree(self.folder / "mnesia")
+
+    def log(self) -> str:
+        """The end of what it has written."""
+        return (self.folder / "out.log").read_text(encoding="utf-8", errors="replace")[-3000:]
+
+    def _end(self) -> None:
+        """The daemon by which the nodes of a machine find each other outlives them, and ends once it knows of none."""
+        self.kill()
+        limit = time.monotonic() + _WITHIN_S
+        while _listens(self._names[0]):
+            subprocess.run(["epmd", "-kill"], env=self._environment(), capture_output=True, check=False)
+            if time.monotonic() > limit:
+                raise RuntimeError("epmd does not end")
+            time.sleep(0.1)
+
+    def _environment(self) -> dict[str, str]:
+        names, distribution = self._names
+        return {
+            **os.environ,
+            "HOME": str(self.folder),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(names),
+            "RABBITMQ_NODENAME": f"lastword{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
+            "RABBITMQ_CONF_ENV_FILE": str(self.folder / "none"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(self.folder / "config"),
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_PID_FILE": str(self.folder / "pid"),
+        }
 
 
 def _listens(port: int) -> bool:

@@ -26,7 +26,7 @@ import redis.asyncio
 from channels.deliverer import lease_for
 from channels.rehearsal.server import StandIn
 from channels.settings import Settings, load_settings
-from ops.chaos_run.broker import start_rabbitmq
+from ops.chaos_run.broker import RabbitMQ, find_rabbitmq
 from ops.chaos_run.configuration import DELIVERY_TIMEOUT_S, Options, settings_text
 from ops.chaos_run.readers import WATCH_S, Readers, is_read
 from ops.chaos_run.receiver import Receiver
@@ -105,7 +105,10 @@ class Stage:
         await open_.enter_async_context(provider)
         environment = {"LASTWORD_CONFIG": str(self._folder / "lastword.toml"), "LASTWORD_REDIS_URL": self._server.url}
         if options.broker == "rabbitmq":
-            environment["LASTWORD_BROKER_URL"] = start_rabbitmq(self._folder, open_)
+            program = find_rabbitmq()
+            assert program is not None, "looked for before the run"
+            broker = open_.enter_context(RabbitMQ(program, self._folder / "rabbitmq"))
+            environment["LASTWORD_BROKER_URL"] = broker.url
         text = settings_text(options, provider.base_url, receiver.url, secret, self._folder)
         (self._folder / "lastword.toml").write_text(text, encoding="utf-8")
         settings = self._settings(environment)

@@ -27,8 +27,8 @@ from worker.errors import ConfigurationError
 from worker.output.approvals import EXPIRY, OPTIONS, REFUSALS
 from worker.output.events import ApprovalDecidedOutput, ApprovalRequestOutput, CompactionOutput, Output, TextOutput
 from worker.settings import WorkerSettings, load_settings
-from worker.store.approvals import PendingApproval
 from worker.store.inbox import submit
+from worker.store.pending import PendingApproval
 from worker.store.records import read_text, read_turn
 from worker.wiring import TurnProcess
 

@@ -18,6 +18,14 @@ def test_the_schedule_gives_eight_attempts_over_seventeen_and_a_half_hours() -> 
     assert sum(waits) == ((17 * 60 + 35) * 60 + 35) * 1000
 
 
+@pytest.mark.requirement("delivery:clock:due")
+@given(st.lists(st.floats(0, 1e6), max_size=5), chance, st.none() | st.floats(0, 1e9))
+def test_no_wait_is_longer_than_the_longest(schedule: list[float], jitter: float, asked: float | None) -> None:
+    backoff = Backoff(tuple(schedule))
+    waits = [backoff.wait_ms(failed, jitter, asked) for failed in range(1, backoff.attempts)]
+    assert max(waits, default=0) <= backoff.longest_ms
+
+
 @given(st.integers(1, 7), chance)
 def test_chance_spreads_a_wait_over_a_fifth_to_either_side(failed: int, jitter: float) -> None:
     scheduled = SCHEDULE_S[failed - 1] * 1000

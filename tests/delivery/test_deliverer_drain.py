@@ -61,7 +61,7 @@ def box(client: redis.asyncio.Redis, partition: int = 0) -> Outbox:
 
 async def due(client: redis.asyncio.Redis, *destinations: str, partition: int = 0) -> list[str]:
     """Deliveries that are due, by destination; gives their ids."""
-    place = await box(client, partition).take_log("relay", 3600)
+    place = await box(client, partition).take_log("relay", 60)
     assert place is not None
     step = int(place.cursor.partition("-")[0]) + 1
     made = [

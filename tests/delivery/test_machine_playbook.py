@@ -164,6 +164,14 @@ def test_every_stored_change_raises_the_version() -> None:
 STATES: tuple[State, ...] = ("queued", "in_flight", "waiting", "delivered", "dead", "held", "cancelled")
 
 
+@pytest.mark.requirement("delivery:clock:due")
+def test_a_time_of_another_clock_is_put_right_and_nothing_else() -> None:
+    play = Play().claimed()
+    assert machine.put_right(play.delivery, 5, LEASE_MS) == replace(play.delivery, due_ms=5 + LEASE_MS)
+    play.settled(REFUSED)
+    assert machine.put_right(play.delivery, 5, LEASE_MS) == replace(play.delivery, due_ms=5)
+
+
 @pytest.mark.requirement("delivery:machine:illegal-pairs")
 @pytest.mark.parametrize("state", STATES)
 def test_a_step_that_the_state_does_not_allow_raises_and_names_both(state: State) -> None:
@@ -171,6 +179,7 @@ def test_a_step_that_the_state_does_not_allow_raises_and_names_both(state: State
     steps: dict[str, tuple[set[str], Callable[[], Delivery]]] = {
         "claimed": ({"queued", "waiting"}, lambda: machine.claim(delivery, "claim", 1_000, LEASE_MS)),
         "settled": ({"in_flight"}, lambda: machine.settle(delivery, REFUSED, 1_000, 0.5, BACKOFF)),
+        "put right": ({"queued", "waiting", "in_flight"}, lambda: machine.put_right(delivery, 1_000, LEASE_MS)),
         "released": ({"in_flight"}, lambda: machine.release(delivery, 1_000)),
         "replayed": ({"dead"}, lambda: machine.replay(delivery, 1_000)),
         "put back": ({"dead"}, lambda: machine.put_back(replace(delivery, destination=""), 1_000)),

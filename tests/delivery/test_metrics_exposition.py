@@ -18,6 +18,7 @@ from channels.faults import faults
 from channels.relay import Relay
 from channels.settings import Settings
 from channels.survey import DeliveriesSurvey, RedisState, Survey, look
+from channels.web import metrics as web_metrics
 from tests.delivery.test_deliverer_drain import ScriptedSender, box, deliverer, due
 from tests.store.turns import commit, driven, seal
 from worker import metrics
@@ -51,7 +52,7 @@ Row = tuple[str, str, str, str]
 
 def defined() -> set[Row]:
     """Name, kind, labels and meaning of every figure in the code."""
-    ours = [one for module in (metrics, delivery_metrics) for one in vars(module).values()]
+    ours = [one for module in (metrics, delivery_metrics, web_metrics) for one in vars(module).values()]
     rows: set[Row] = {
         (_named(one._name, str(one._type)), str(one._type), ", ".join(one._labelnames), one._documentation)
         for one in ours

@@ -78,7 +78,7 @@ class OutboxLife(RuleBasedStateMachine):
         self.client = self.run(open_client())
         self.line = Lossy(self.client)
         self.outbox = Outbox(self.client, 0, lease_s=LEASE_S, backoff=BACKOFF, chance=lambda: 0.5)
-        self.run(self.outbox.take_log(NONCE, 3600))
+        self.run(self.outbox.take_log(NONCE, 60))
         client: Any = self.client
         self.run(client.hset(keys.turn_record(TURN), "v", 1))
         self.expected: dict[str, Delivery] = {}

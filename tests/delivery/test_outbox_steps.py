@@ -39,13 +39,13 @@ def made(event: str, partition: int = 0, created_ms: int = 1) -> Delivery:
 
 async def inserted(client: redis.asyncio.Redis, *events: str) -> list[Delivery]:
     deliveries = [made(event) for event in events]
-    await box(client).take_log(NONCE, 3600)
+    await box(client).take_log(NONCE, 60)
     await box(client).insert(NONCE, "0-0", "1-0", deliveries)
     return deliveries
 
 
 async def cursor_of(client: redis.asyncio.Redis, nonce: str) -> str | None:
-    place = await box(client).take_log(nonce, 3600)
+    place = await box(client).take_log(nonce, 60)
     return None if place is None else place.cursor
 
 
@@ -106,6 +106,45 @@ async def test_a_sender_that_wakes_after_its_lease_changes_nothing(any_redis: re
     assert (again.id, again.attempts, again.log[0].code) == (held.id, 2, "lease_expired")
 
 
+DAY_S = 86_400.0
+
+
+@pytest.mark.requirement("delivery:clock:due")
+@pytest.mark.parametrize("state", ["queued", "waiting"])
+async def test_what_waits_for_a_time_of_a_clock_that_was_put_back_is_due_now(any_redis: Any, state: str) -> None:
+    """Two days ahead; what waits by the clock of now is left to wait, however many of those there are."""
+    deliveries = await inserted(any_redis, *(f"evt_{number}" for number in range(5)))
+    for held in await box(any_redis).claim("claim", 10):
+        if state == "waiting":
+            assert await box(any_redis).settle(held, REFUSED) is not None
+        else:
+            assert await box(any_redis).release(held)
+    await let_pass(any_redis, -10 * 3600)
+    assert not await box(any_redis).is_due()
+    assert await box(any_redis).claim("too early", 10) == []
+    await let_pass(any_redis, -2 * DAY_S)
+    assert await box(any_redis).is_due()
+    claimed = [await box(any_redis).claim(token, limit) for token, limit in (("two", 2), ("rest", 10))]
+    assert [len(batch) for batch in claimed] == [2, 3]
+    assert {held.id for batch in claimed for held in batch} == {delivery.id for delivery in deliveries}
+
+
+@pytest.mark.requirement("delivery:clock:due")
+async def test_an_attempt_that_began_before_the_clock_was_put_back_has_one_lease_more_to_end(any_redis: Any) -> None:
+    await inserted(any_redis, "evt_1", "evt_2")
+    first, second = await box(any_redis).claim("claim", 10)
+    await let_pass(any_redis, -2 * DAY_S)
+    assert await box(any_redis).is_due()
+    assert await box(any_redis).claim("looks", 10) == []
+    assert not await box(any_redis).is_due()
+    assert await box(any_redis).settle(first, Delivered(200)) is not None
+    await let_pass(any_redis, 41)
+    assert await box(any_redis).claim("counts-it-as-unknown", 10) == []
+    await let_pass(any_redis, 6)
+    [again] = await box(any_redis).claim("later", 10)
+    assert (again.id, again.attempts, again.log[0].code) == (second.id, 2, "lease_expired")
+
+
 @pytest.mark.requirement("delivery:outbox:durable-claim")
 async def test_a_claimed_batch_is_on_the_disk_before_it_is_given_out(real_redis: redis.asyncio.Redis) -> None:
     await inserted(real_redis, "evt_1", "evt_2")
@@ -121,10 +160,10 @@ async def test_a_claimed_batch_is_on_the_disk_before_it_is_given_out(real_redis:
 
 @pytest.mark.requirement("delivery:outbox:at-maxmemory")
 async def test_deliveries_go_on_when_redis_is_full(real_redis: redis.asyncio.Redis) -> None:
-    await box(real_redis).take_log(NONCE, 3600)
+    await box(real_redis).take_log(NONCE, 60)
     await real_redis.config_set("maxmemory", 1)
     try:
-        assert await box(real_redis).take_log(NONCE, 3600) is not None
+        assert await box(real_redis).take_log(NONCE, 60) is not None
         assert await box(real_redis).insert(NONCE, "0-0", "1-0", [made("evt_1")]) == 1
         [held] = await box(real_redis).claim("claim", 1)
         assert await box(real_redis).settle(held, Delivered(200)) is not None
@@ -198,7 +237,7 @@ async def test_a_dead_delivery_whose_turn_has_expired_is_not_replayed_and_says_w
 
 async def test_deliveries_are_listed_newest_first_over_all_partitions(any_redis: redis.asyncio.Redis) -> None:
     for partition in (0, 1):
-        await box(any_redis, partition).take_log(NONCE, 3600)
+        await box(any_redis, partition).take_log(NONCE, 60)
         batch = [made(f"evt_{at}", partition, created_ms=at) for at in range(1 + partition, 7, 2)]
         await box(any_redis, partition).insert(NONCE, "0-0", "1-0", batch)
     await box(any_redis).claim("claim", 1)

@@ -315,6 +315,41 @@ async def test_while_one_relay_holds_the_log_another_waits(any_redis: redis.asyn
     assert len(await made(any_redis)) == 1
 
 
+async def ahead(client: Any, *, days: float = 1) -> None:
+    """Let all that is stored have been written by a clock that was so far ahead, and was put back since."""
+    by_ms = round(days * 86_400_000)
+    await client.hincrby("lw:{p00}:relay", "exp", by_ms)
+    now_ms = (await client.time())[0] * 1000
+    await client.xadd(keys.log(0), {"v": 1, "kind": "commit", "event": "e", "turn": "t", "call": 1}, id=now_ms + by_ms)
+
+
+@pytest.mark.requirement("delivery:clock:relay")
+async def test_a_turn_that_ends_after_the_clock_was_put_back_is_due_now_and_not_when_the_old_time_is_reached(
+    any_redis: Any,
+) -> None:
+    relay = House(any_redis).relay()
+    await sealed(any_redis, "crm")
+    await relay.step()
+    await ahead(any_redis)
+    turn = await sealed(any_redis, "crm", session="room/2")
+    await relay.step()
+    now_ms = (await any_redis.time())[0] * 1000
+    assert [one.turn for one in await made(any_redis)][1] == turn
+    assert all(one.due_ms <= now_ms + 1000 and one.created_ms <= now_ms + 1000 for one in await made(any_redis))
+    claimed = await Outbox(any_redis, 0, lease_s=40.0, backoff=Backoff(), chance=lambda: 0.5).claim("claim", 10)
+    assert len(claimed) == 2
+
+
+@pytest.mark.requirement("delivery:clock:relay")
+async def test_a_relay_that_died_before_the_clock_was_put_back_does_not_keep_the_log(any_redis: Any) -> None:
+    await House(any_redis).relay().step()
+    assert await House(any_redis).relay().step() > 0
+    await ahead(any_redis)
+    turn = await sealed(any_redis, "crm")
+    assert await House(any_redis).relay().step() == 0
+    assert await told(any_redis) == [(turn, "crm")]
+
+
 UNREADABLE = [
     {"v": 1, "kind": "applause", "event": "e", "turn": "t", "call": 1},
     {"v": 1, "kind": "seal", "event": "e", "turn": "t", "call": 1, "outcome": "victory"},

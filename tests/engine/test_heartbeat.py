@@ -172,10 +172,30 @@ async def test_a_process_wakes_no_more_sessions_than_it_has_room_for(
         told = hold(heartbeat, await granted(real_redis, "driven"))
         await until(lambda: told.renewals > 3, "some rounds to pass")
         assert woken.sessions == []
-        rooms.append(3)  # for one round, and none afterwards
+        rooms.extend([3, 3])  # for two rounds, and none afterwards
         await until(lambda: len(woken.sessions) >= 3, "three sessions to be woken")
         await until(partial(more_renewals, told, told.renewals + 3), "some rounds to pass")
         assert len(woken.sessions) == 3
+
+
+@pytest.mark.requirement("lease:heartbeat:ramp")
+async def test_a_place_that_was_just_left_is_for_what_the_broker_holds_already(
+    real_redis: redis.asyncio.Redis, real_url: str
+) -> None:
+    """Else each turn that ends in a long queue would have another of its sessions woken once more."""
+    for number in range(20):
+        await submitted(real_redis, f"s{number}")
+    woken, looks, stays = Woken(), list[int](), threading.Event()
+
+    def free() -> int:
+        looks.append(3 if stays.is_set() else 3 * (len(looks) % 2))
+        return looks[-1]
+
+    async with beating(real_url, woken, free):
+        await until(lambda: len(looks) >= 20, "a process that is full at each second look to look 20 times")
+        assert woken.sessions == []
+        stays.set()
+        await until(lambda: len(woken.sessions) >= 3, "what waits to be woken once there is room")
 
 
 @pytest.mark.requirement("lease:heartbeat:own-turns")

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "worker").rglob("*.py"), *(ROOT / "channels").rglob("*.py")])
 MODULE_LINES = 300
 FUNCTION_LINES = 40
+LINE_WIDTH = 120
 
 LONG_MODULES: dict[str, str] = {}
 """Modules over the limit, each with its reason."""
@@ -75,6 +76,7 @@ PRELUDES = {
 @pytest.mark.parametrize("script", SCRIPTS, ids=named)
 def test_every_script_opens_with_its_contract(script: Path) -> None:
     lines = script.read_text(encoding="utf-8").splitlines()
+    assert max(map(len, lines)) <= LINE_WIDTH, "a line is too long"
     header = "\n".join(itertools.takewhile(lambda line: line.startswith(("--", "#!")), lines))
     assert f"-- {script.stem}: " in header, "it says what it is"
     assert re.search(r"^-- KEYS +\d", header, re.MULTILINE), "it lists its keys"

@@ -10,8 +10,8 @@ from pathlib import Path
 import amqp
 import pytest
 
+from ops.chaos_run.broker import RabbitMQ, find_rabbitmq
 from tests.faults.scene import SLOW, SLOW_TEXT, ends, faults_of, settings, texts
-from tests.real.rabbitmq import RabbitMQ, find_rabbitmq
 from tests.support.receiver import Receiver
 from tests.support.stack import Stack, stand_in
 from worker.app import make_app, wake_session
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.real, pytest.mark.process, pytest.mark.timeout(240)]
 def rabbitmq(tmp_path: Path) -> Iterator[RabbitMQ]:
     program = find_rabbitmq()
     if program is None:
-        pytest.skip("rabbitmq-server is not on PATH")
+        pytest.skip("rabbitmq-server and epmd are not on PATH")
     with RabbitMQ(program, tmp_path / "rabbitmq") as running:
         yield running
 

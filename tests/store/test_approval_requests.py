@@ -35,11 +35,13 @@ from worker.errors import Fenced, LocalProtocolError, StoreFull
 from worker.output.approvals import OPTIONS, REFUSALS
 from worker.output.buffer import CommitBuffer
 from worker.output.events import ApprovalDecidedOutput, ApprovalRequestOutput, CompactionOutput, TextOutput
+from worker.sections import ApprovalSettings
 from worker.store import approvals, keys
 from worker.store.accumulator import ExecutionOutputAccumulator
-from worker.store.approvals import MOST_REFUSALS, PendingApproval, Resolution, expire_due, pending, resolve
+from worker.store.approvals import MOST_REFUSALS, Resolution, expire_due, resolve
 from worker.store.inbox import submit
 from worker.store.lease import renew, sweep
+from worker.store.pending import BEGINNING, PendingApproval, Place, find, find_all, parse_place, shown_place
 from worker.store.records import read_text
 from worker.turn.facts import ApprovalAsked, ApprovalDecided, Compacted
 from worker.turn.usage import NO_USAGE
@@ -286,7 +288,7 @@ async def test_an_answer_is_a_fact_an_output_and_a_log_entry_and_the_turn_goes_o
     assert sweep(blocking, 0) == [SESSION]
     grant = await taken(any_redis)
     assert grant.facts[-1] == ApprovalDecided(1, 0, "deny", "Jo Doe")
-    assert (grant.progress.granted, await pending(any_redis, [0])) == (frozenset(), [])
+    assert (grant.progress.granted, await find_all(any_redis, 1)) == (frozenset(), [])
 
 
 @pytest.mark.requirement("approvals:resolve:running")
@@ -459,7 +461,7 @@ async def test_a_request_that_nobody_answers_is_decided_when_its_time_is_over(
     await overdue(any_redis, turn)
     expire_due(blocking, 0)
     await_second = (await due(any_redis))[f"approval:{turn}"]
-    (left,) = await pending(any_redis, [0])
+    (left,) = await find_all(any_redis, 1)
     assert (left.approval, left.expires_ms) == (second, await_second)
     assert [output.type for output in (await outputs_of(any_redis, turn))[-2:]] == ["approval_decided", "text"]
     *_, told, notice = await outputs_of(any_redis, turn)
@@ -486,7 +488,7 @@ async def test_every_overdue_request_is_decided_by_one_sweep(any_redis: Redis, b
         turns.append(accumulator.turn)
     expire_due(blocking, 0)
     assert [(await record_of(any_redis, turn)).state for turn in turns] == ["queued"] * 3
-    assert await pending(any_redis, [0]) == []
+    assert await find_all(any_redis, 1) == []
     assert sorted(sweep(blocking, 0)) == ["chat/0", "chat/1", "chat/2"]
 
 
@@ -517,11 +519,76 @@ async def test_so_many_requests_expire_in_one_go_and_the_rest_in_the_next_ones(
         left = []
         for _ in range(3):
             expire_due(client, 0)
-            left.append(len(await pending(real_redis, [0])))
+            left.append(len(await find_all(real_redis, 1)))
         assert left == [2, 0, 0]
-        await real_redis.config_resetstat()
-        expire_due(client, 0)
-        assert (await real_redis.info("commandstats"))["cmdstat_evalsha"]["calls"] == 1
+
+
+@pytest.mark.requirement("approvals:expire:bounded")
+async def test_however_many_requests_expire_it_takes_two_round_trips(
+    real_redis: Redis, real_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    send: Any = redis.Connection.send_packed_command
+
+    def count(connection: redis.Connection, command: Any, **options: Any) -> None:
+        sent.append(command)
+        send(connection, command, **options)
+
+    monkeypatch.setattr(redis.Connection, "send_packed_command", count)
+    with redis.Redis.from_url(real_url) as client:
+        for number in range(5):
+            accumulator = await driven(real_redis, session=f"chat/{number}")
+            await with_tools(accumulator, "mail")
+            await ask(accumulator)
+            await overdue(real_redis, accumulator.turn)
+            assert await accumulator.park() == ()
+            if number in {0, 4}:  # by the first, the server learns the scripts
+                sent.clear()
+                expire_due(client, 0)
+                assert await pending(real_redis, [0]) == []
+    assert len(sent) == 2
+
+
+YEARS_MS = 30 * 365 * 86_400_000
+
+
+@pytest.mark.requirement("approvals:expire:clock-put-back")
+@pytest.mark.parametrize("release", ["this", "previous"])
+async def test_a_request_that_was_asked_by_a_clock_that_was_put_back_waits_as_long_as_one_that_is_asked_now(
+    any_redis: Redis, blocking: redis.Redis, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    monkeypatch.setattr(approvals, "_MOST_FAR_LOOKS", 2)
+    turn, [first, second] = await parked(any_redis, "mail", "clock", expire_s=600)
+    for name in ("1_0", "1_1"):
+        await any_redis.hincrby(keys.approvals(turn), f"{name}:expires", YEARS_MS)
+        if release == "previous":
+            await any_redis.hdel(keys.approvals(turn), f"{name}:lasts")
+    await any_redis.zadd(keys.due(0), {keys.DUE_APPROVAL + turn: YEARS_MS * 3})
+    await any_redis.zadd(keys.waiting(0), {first: YEARS_MS * 3, second: YEARS_MS * 3})
+    await any_redis.zadd(keys.due(0), {f"{keys.DUE_LEASE}{number}": YEARS_MS * 3 - 1 for number in range(5)})
+    now_ms = (await any_redis.time())[0] * 1000
+    for _ in range(4):
+        expire_due(blocking, 0)
+    lasts_ms = 600_000 if release == "this" else approvals.FURTHEST_MS
+    expires_ms = (await due(any_redis))[f"approval:{turn}"]
+    assert now_ms + lasts_ms <= expires_ms < now_ms + lasts_ms + 60_000
+    assert {score for _, score in await any_redis.zrange(keys.waiting(0), 0, -1, withscores=True)} == {expires_ms}
+    before = await dump(any_redis)
+    expire_due(blocking, 0)
+    assert (await record_of(any_redis, turn)).state == "parked"
+    assert {name: was for name, was in (await dump(any_redis)).items() if "far-look" not in name} == {
+        name: was for name, was in before.items() if "far-look" not in name
+    }
+    await overdue(any_redis, turn)
+    await overdue(any_redis, turn, "1_1")
+    expire_due(blocking, 0)
+    assert (await record_of(any_redis, turn)).state == "queued"
+
+
+@pytest.mark.requirement("approvals:expire:clock-put-back")
+def test_no_time_to_answer_that_can_be_set_is_taken_for_one_of_another_clock() -> None:
+    longest = next(each.le for each in ApprovalSettings.model_fields["expire_s"].metadata if hasattr(each, "le"))
+    assert longest * 1000 < approvals.FURTHEST_MS
 
 
 @pytest.mark.requirement("approvals:expire:decides")
@@ -530,7 +597,7 @@ async def test_an_expiry_whose_reply_was_lost_is_repeated_without_effect(
 ) -> None:
     turn, _ = await parked(any_redis, "mail", "clock")
     await overdue(any_redis, turn)
-    names, args = approvals._names(turn), approvals._common(turn)
+    names, args = approvals._names(turn), [*approvals._common(turn), approvals.FURTHEST_MS]
     assert approvals._expire.run(blocking, names, args) == [1, 0]
     after = await dump(any_redis)
     assert approvals._expire.run(blocking, names, args) == [1, 0]
@@ -617,7 +684,7 @@ async def test_of_many_answers_and_the_end_of_the_time_at_once_one_counts(real_r
 async def test_with_its_turn_a_request_ends_without_a_word(any_redis: Redis, blocking: redis.Redis) -> None:
     accumulator, [approval] = await asking(any_redis)
     await seal(accumulator)
-    assert await pending(any_redis, [0]) == []
+    assert await find_all(any_redis, 1) == []
     assert await due(any_redis) == {}
     assert await any_redis.zcard(keys.waiting(0)) == 0
     assert await any_redis.ttl(keys.approvals(accumulator.turn)) > 0
@@ -637,7 +704,7 @@ async def test_what_waits_is_listed_with_what_a_person_needs_to_decide(any_redis
     accumulator = await driven(any_redis, session="chat/2")
     await with_tools(accumulator, "mail")
     third = await ask(accumulator, expire_s=30)
-    listed = await pending(any_redis, [0])
+    listed = await find_all(any_redis, 1)
     assert [one.approval for one in listed] == [third, first, second]
     one = listed[1]
     assert one == PendingApproval(
@@ -655,8 +722,83 @@ async def test_what_waits_is_listed_with_what_a_person_needs_to_decide(any_redis
     assert "bob" not in repr(one)
     await decided(any_redis, first, by="U1")
     await any_redis.delete(keys.out(accumulator.turn))
-    assert [one.approval for one in await pending(any_redis, [0])] == [second]
-    assert await pending(any_redis, []) == []
+    assert [one.approval for one in await find_all(any_redis, 1)] == [second]
+    assert await find_all(any_redis, 0) == []
+
+
+async def asked_at(client: Redis, accumulator: ExecutionOutputAccumulator, index: int, expires_ms: int) -> str:
+    if not index:
+        await with_tools(accumulator, "mail")
+    approval = await ask(accumulator, index)
+    await client.zadd(keys.waiting(keys.partition_of_turn(accumulator.turn)), {approval: expires_ms})
+    return approval
+
+
+async def pages_of(client: Redis, partitions: int, limit: int, **more: Any) -> list[list[str]]:
+    """The ids of page after page."""
+    pages: list[list[str]] = []
+    after: Place | None = BEGINNING
+    while after is not None:
+        found = await find(client, partitions, limit, after=after, **more)
+        pages.append([one.approval for one in found.approvals])
+        after = found.end
+        assert len(pages) < 100, "it goes on for ever"
+    return pages
+
+
+@pytest.mark.requirement("approvals:list:pages")
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+async def test_page_by_page_every_request_of_all_partitions_comes_once_and_in_order(
+    any_redis: Redis, limit: int
+) -> None:
+    accumulator = await driven(any_redis, session="many")
+    alike = [await asked_at(any_redis, accumulator, index, 5_000) for index in range(5)]
+    others = [
+        await asked_at(any_redis, await driven(any_redis, session=f"chat/{number}"), 0, 1_000 * number)
+        for number in (2, 9)
+    ]
+    everything = [others[0], *alike, others[1]]
+    pages = await pages_of(any_redis, 1, limit)
+    assert [one for page in pages for one in page] == everything
+    assert all(len(page) == limit for page in pages[:-1])
+    assert len(pages) == -(-len(everything) // limit)
+    # However few are looked at for one answer.
+    assert [one for page in await pages_of(any_redis, 1, limit, most=2) for one in page] == everything
+
+
+@pytest.mark.requirement("approvals:list:pages")
+async def test_a_place_stays_one_when_its_request_is_decided(any_redis: Redis) -> None:
+    _, asked = await parked(any_redis, "mail", "clock", "mail")
+    page = await find(any_redis, 1, 1)
+    assert page.end is not None
+    await decided(any_redis, asked[0])
+    following = await find(any_redis, 1, 1, after=page.end)
+    assert [one.approval for one in following.approvals] == [asked[1]]
+    assert (parse_place(shown_place(page.end)), parse_place("1"), parse_place("x-appr_00")) == (page.end, None, None)
+
+
+@pytest.mark.requirement("approvals:list:pages")
+async def test_a_page_ends_where_it_holds_enough_and_holds_one_request_at_least(any_redis: Redis) -> None:
+    _, asked = await parked(any_redis, *["mail"] * 12)
+    (stored,) = [one for one in await find_all(any_redis, 1) if one.approval == asked[0]]
+    assert stored.arguments == ARGUMENTS
+    assert await pages_of(any_redis, 1, 100, most_bytes=1) == [[one] for one in asked]
+    two_each = await pages_of(any_redis, 1, 100, most_bytes=1_300)
+    assert [one for page in two_each for one in page] == asked
+    assert 1 < len(two_each) < len(asked)
+
+
+@pytest.mark.requirement("approvals:list:pages")
+async def test_requests_of_other_agents_and_sessions_take_no_place(any_redis: Redis) -> None:
+    mine = []
+    for number in range(12):
+        accumulator = await driven(any_redis, session=f"{'team' if number % 4 == 3 else 'other'}/{number}")
+        approval = await asked_at(any_redis, accumulator, 0, 1_000 + number)
+        mine += [approval] if number % 4 == 3 else []
+    assert await pages_of(any_redis, 1, 2, sessions="team/") == [mine[:2], mine[2:]]
+    assert await pages_of(any_redis, 1, 2, agent="nobody") == [[]]
+    # Not many are looked at for one answer: it is empty, and says that there are more.
+    assert await pages_of(any_redis, 1, 2, sessions="team/", most=3) == [[], [mine[0]], [mine[1]], [mine[2]]]
 
 
 @pytest.mark.requirement("approvals:ids")

@@ -39,8 +39,9 @@ from worker.errors import Fenced, LocalProtocolError, TurnSealed
 from worker.output.approvals import OPTIONS
 from worker.store import keys
 from worker.store.accumulator import ExecutionOutputAccumulator
-from worker.store.approvals import Resolution, expire_due, pending, resolve
+from worker.store.approvals import Resolution, expire_due, resolve
 from worker.store.inbox import submit
+from worker.store.pending import find_all
 from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, Fact
 
 T = TypeVar("T")
@@ -381,7 +382,7 @@ class ApprovalsMachine(RuleBasedStateMachine):
     def as_modelled(self) -> None:
         self.lossy.faults.clear()
         waiting = {request.approval for model in self.turns for request in model.waiting if model.state != "sealed"}
-        assert {one.approval for one in self.run(pending(self.client, [0]))} == waiting
+        assert {one.approval for one in self.run(find_all(self.client, 1))} == waiting
         if self.turns:
             self.run(self.check(self.model))
             if not self.can_claim() and self.model.state != "sealed":

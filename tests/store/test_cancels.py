@@ -31,9 +31,10 @@ from worker.errors import LocalProtocolError, StoreFull, TurnCancelled, TurnSeal
 from worker.output.events import Output, TextStreamDiscardedOutput, TurnCompletedOutput, UsageOutput
 from worker.store import keys
 from worker.store.accumulator import ExecutionOutputAccumulator
-from worker.store.approvals import pending, resolve
+from worker.store.approvals import resolve
 from worker.store.cancels import Cancellation, cancel
 from worker.store.inbox import submit
+from worker.store.pending import find_all
 from worker.store.records import TurnRecord, read_text
 from worker.turn.facts import ToolEnded
 from worker.turn.usage import NO_USAGE, UsageTotals
@@ -111,7 +112,7 @@ async def test_a_turn_that_waits_for_a_person_ends_there_and_the_session_goes_on
     following = await waiting(any_redis)
     assert (await cancelled(any_redis, accumulator.turn)).state == "cancelled"
     await check_is_cancelled(any_redis, accumulator.turn)
-    assert await pending(any_redis, [0]) == []
+    assert await find_all(any_redis, 1) == []
     assert await resolve(any_redis, approval, "approve_once", "jo") == "prompt_expired"
     assert await any_redis.zrange(keys.due(0), 0, -1) == [(keys.DUE_LEASE + SESSION).encode()]
     assert await read_text(any_redis, accumulator.turn) == "One moment. "

@@ -10,7 +10,7 @@ import redis.asyncio
 from tests.store.lossy import dump
 from tests.store.turns import SESSION, TTL_S, Redis, commit, completed, driven, granted, new_turn, refused, seal, taken
 from worker.errors import Fenced
-from worker.store import keys
+from worker.store import keys, lease
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import submit
 from worker.store.lease import renew, sweep
@@ -113,6 +113,24 @@ async def test_the_deadline_counts_from_the_first_claim_and_never_restarts(any_r
     await lapse(any_redis, first.turn)
     second = await taken(any_redis)
     assert -101 < second.remaining_s <= -100
+
+
+@pytest.mark.requirement("lease:clock:deadline")
+@pytest.mark.parametrize("as_who", ["another", "the same"])
+async def test_no_deadline_lies_further_ahead_than_at_the_first_claim(any_redis: Redis, as_who: str) -> None:
+    """The clock was thirty years ahead when the turn was submitted and claimed, and was put back since."""
+    first = await granted(any_redis)
+    assert 0 <= first.age_s < 60
+    record, years_ms = keys.turn_record(first.turn), 30 * 365 * 86_400_000
+    for name in ("created_ms", "deadline_ms", "lease_ms"):
+        await any_redis.hincrby(record, name, years_ms)
+    for _ in range(2):
+        grant = await taken(any_redis, nonce=first.nonce if as_who == "the same" else "another's")
+        assert 7190 < grant.remaining_s <= 7200
+        assert grant.age_s == 0
+    await any_redis.hincrby(record, "deadline_ms", -1_000_000)
+    await lapse(any_redis, first.turn)
+    assert 6190 < (await taken(any_redis)).remaining_s <= 6200
 
 
 @pytest.mark.requirement("store:lease:renew")
@@ -236,6 +254,59 @@ async def test_a_time_that_another_clock_wrote_keeps_no_turn_from_being_driven(
     assert sweep(blocking, 0) == [SESSION]
     assert sweep(blocking, 0) == []
     assert (await taken(any_redis)).turn == turn
+
+
+@pytest.mark.requirement("lease:clock:put-back")
+@pytest.mark.parametrize("approvals", [3, 7, 8])
+async def test_a_time_that_another_clock_wrote_is_found_behind_any_number_of_questions(
+    any_redis: Redis, blocking: redis.Redis, monkeypatch: pytest.MonkeyPatch, approvals: int
+) -> None:
+    """Approvals wait for a day: each sweep looks at some of what is due so late, and the next one goes on there."""
+    monkeypatch.setattr(lease, "_MOST_FAR_LOOKS", 4)
+    ahead_ms = (await any_redis.time())[0] * 1000 + 3_600_000
+    for session in ("chat/2", "chat/3", "chat/4"):
+        await submit(any_redis, new_turn(session=session), 1)
+        await any_redis.zadd(keys.due(0), {keys.DUE_LEASE + session: ahead_ms + 1})
+    await any_redis.zadd(keys.due(0), {f"{keys.DUE_APPROVAL}{number}": ahead_ms for number in range(approvals)})
+    found = [sweep(blocking, 0, limit=2) for _ in range(6)]
+    assert sorted(session for each in found for session in each) == ["chat/2", "chat/3", "chat/4"]
+    for session in ("chat/2", "chat/3"):
+        await any_redis.zadd(keys.due(0), {keys.DUE_LEASE + session: ahead_ms - 1})
+    found = [sweep(blocking, 0, limit=1) for _ in range(6)]  # from the first on, when it has come to the end
+    assert sorted(session for each in found for session in each) == ["chat/2", "chat/3"]
+
+
+@pytest.mark.requirement("lease:clock:put-back")
+async def test_a_begun_turn_is_swept_first_though_another_clock_wrote_its_time(
+    any_redis: Redis, blocking: redis.Redis
+) -> None:
+    await granted(any_redis, session="begun")
+    await submit(any_redis, new_turn(session="waits"), 1)
+    ahead_ms = (await any_redis.time())[0] * 1000 + 3_600_000
+    await any_redis.zadd(keys.due(0), {keys.DUE_LEASE + "begun": ahead_ms})
+    await any_redis.zadd(keys.driven(0), {"begun": ahead_ms})
+    assert sweep(blocking, 0, limit=1) == ["begun"]
+    assert sweep(blocking, 0, limit=1) == ["waits"]
+
+
+@pytest.mark.requirement("store:sweep:vanished-first")
+async def test_a_sweep_goes_on_behind_the_begun_turns_that_it_gave_before(
+    any_redis: Redis, blocking: redis.Redis
+) -> None:
+    """What only waits is none of them, however often it was swept."""
+    for number in range(3):
+        turn = (await granted(any_redis, session=f"begun/{number}")).turn  # never renewed
+        assert int(await any_redis.hget(keys.turn_record(turn), "lease_ms")) == await any_redis.zscore(
+            keys.driven(0), f"begun/{number}"
+        )
+    await any_redis.zadd(keys.due(0), {f"{keys.DUE_LEASE}begun/{number}": 100 + number for number in range(3)})
+    await any_redis.zadd(keys.driven(0), {f"begun/{number}": 100 + number for number in range(3)})
+    for number in range(2):
+        await submit(any_redis, new_turn(session=f"waits/{number}"), 1)
+        await any_redis.zadd(keys.due(0), {f"{keys.DUE_LEASE}waits/{number}": 1 + number})
+    found = [sweep(blocking, 0, limit=1) for _ in range(6)]
+    assert found == [["begun/0"], ["begun/1"], ["begun/2"], ["waits/0"], ["waits/1"], []]
+    assert await any_redis.zcard(keys.driven(0)) == 3
 
 
 @pytest.mark.requirement("store:sweep:wakes")

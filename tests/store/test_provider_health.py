@@ -24,8 +24,9 @@ from hypothesis.stateful import (
 from channels.embedded import EmbeddedServer
 from tests.store.lossy import dump
 from tests.store.turns import Redis
+from worker.sections import ProviderHealthSettings
 from worker.store import keys
-from worker.store.health import Answer, Counts, HealthRules, Report, Standing, exchange, standings
+from worker.store.health import FURTHEST_MS, Answer, Counts, HealthRules, Report, Standing, exchange, standings
 
 STEP_S = 100
 """Time in the model goes in steps; what an example really takes is far less than one."""
@@ -284,6 +285,31 @@ def test_deaths_older_than_the_window_lead_to_nothing(blocking: redis.Redis) -> 
     assert skipped(told(blocking, 2, 2)) == set()
     pass_time(blocking, RULES.window_s / 2)
     assert skipped(told(blocking, 3, 1)) == {"main"}
+
+
+@pytest.mark.requirement("health:skip:clock-put-back")
+def test_a_skip_that_a_clock_began_which_was_put_back_since_is_over(blocking: redis.Redis) -> None:
+    assert skipped(told(blocking, 1, 3)) == {"main"}
+    pass_time(blocking, -30 * 365 * 86_400)
+    assert skipped(exchange(blocking, Report("two", 1, {}), RULES)) == set()
+    assert skipped(told(blocking, 2, 2)) == set()
+    again = told(blocking, 3, 1)
+    assert dict(again.fresh) == {"main": Counts(3, 0)}
+    assert 0 < again.left_s["main"] <= RULES.skip_s
+    assert b"until" in blocking.hgetall(keys.health("main"))
+
+
+@pytest.mark.requirement("health:skip:clock-put-back")
+async def test_nobody_is_told_of_a_skip_that_another_clock_began(any_redis: Redis) -> None:
+    ahead_ms = (await any_redis.time())[0] * 1000 + 3 * 86_400_000
+    await any_redis.hset(keys.health("main"), mapping={"v": 1, "until": ahead_ms, str(ahead_ms - 1): "3 0"})
+    assert await standings(any_redis, ["main"], RULES) == {"main": Standing()}
+
+
+@pytest.mark.requirement("health:skip:clock-put-back")
+def test_no_skip_that_can_be_set_is_taken_for_one_of_another_clock() -> None:
+    longest = next(each.le for each in ProviderHealthSettings.model_fields["skip_s"].metadata if hasattr(each, "le"))
+    assert longest * 1000 < FURTHEST_MS
 
 
 @pytest.mark.requirement("health:skip:ends")

@@ -11,8 +11,10 @@ from tests.store.turns import SESSION, TTL_S, Redis, driver_of, granted, new_tur
 from worker import ids
 from worker.process_sections import LeaseSettings
 from worker.store import keys
+from worker.store.cancels import Cancellation, cancel
 from worker.store.inbox import submit
-from worker.store.lease import FURTHEST_MS, Grant, Suspected, beat, claim, claim_among_others, pulse, sweep
+from worker.store.lease import FURTHEST_MS, Grant, Suspected, beat, claim, claim_among_others, pulse, renew, sweep
+from worker.store.records import RECORD_VERSION
 
 
 @pytest.fixture
@@ -72,6 +74,15 @@ async def test_a_refused_claim_changes_nothing_but_since_when_it_waits_where_the
     assert await dump(any_redis) == before
 
 
+@pytest.mark.requirement("lease:suspect:cancelled")
+async def test_a_turn_that_is_to_end_is_no_suspect_so_any_process_may_seal_it(any_redis: Redis) -> None:
+    turn = await crashed(any_redis, 2)
+    assert await cancel(any_redis, turn, "jo", 3600) == Cancellation(turn, SESSION, "cancelling")
+    grant = await asked(any_redis, room=False)
+    assert isinstance(grant, Grant)
+    assert (grant.cancelled, grant.suspect, grant.progress.crashes) == ("requested", False, 2)
+
+
 @pytest.mark.requirement("lease:suspect:reserved")
 async def test_a_suspect_is_left_to_who_starts_a_process_for_it(any_redis: Redis, blocking: redis.Redis) -> None:
     turn = await crashed(any_redis, 2)
@@ -91,6 +102,38 @@ async def test_a_reservation_ends_with_the_claim(any_redis: Redis) -> None:
     await taken(any_redis)
     await lapse(any_redis, turn)
     assert await asked(any_redis) == Suspected(turn, 3, reserved=True)
+
+
+async def time_passes(client: Redis, seconds: float) -> None:
+    for name in (keys.due(0), keys.driven(0)):
+        for member, at_ms in await client.zrange(name, 0, -1, withscores=True):
+            await client.zadd(name, {member: max(0, at_ms - round(seconds * 1000))})
+
+
+@pytest.mark.requirement("store:sweep:refused")
+@pytest.mark.parametrize("refused_as", ["a suspect", "a suspect that is reserved", "of a newer version"])
+async def test_begun_turns_that_are_refused_again_and_again_keep_nobody_else_from_being_found(
+    any_redis: Redis, blocking: redis.Redis, refused_as: str
+) -> None:
+    """There are more of them than are looked at before the first of them is due again."""
+    for number in range(6):
+        turn = (await granted(any_redis, session=f"begun/{number}")).turn
+        await any_redis.hset(keys.turn_record(turn), mapping={"lease_ms": 1, "crashes": 1})
+        if refused_as == "of a newer version":
+            await any_redis.hset(keys.turn_record(turn), "v", RECORD_VERSION + 1)
+        if refused_as == "a suspect that is reserved":
+            ends_ms = (await any_redis.time())[0] * 1000 + 300_000
+            await any_redis.hset(keys.turn_record(turn), mapping={"reserved": "another", "reserved_ms": ends_ms})
+    await time_passes(any_redis, TTL_S + 1)
+    await submit(any_redis, new_turn(session="waits"), 1)
+    found: list[str] = []
+    while "waits" not in found and len(found) < 20:
+        found += sweep(blocking, 0, limit=1)
+        claimed = await claim_among_others(any_redis, found[-1], ids.new_nonce(), TTL_S, 1, 2, may_start_one=False)
+        assert isinstance(claimed, Grant) == (found[-1] == "waits")
+        await time_passes(any_redis, 2)
+    assert sorted(found) == [*(f"begun/{number}" for number in range(6)), "waits"]
+    assert await any_redis.zscore(keys.due(0), keys.DUE_LEASE + "begun/0") is not None
 
 
 @pytest.mark.requirement("lease:suspect:deadline")
@@ -205,6 +248,40 @@ async def test_a_clock_that_is_put_back_stops_takeovers_for_one_lease_and_no_lon
     assert calm_ms <= now_ms + 60_000
     assert await refused(any_redis)
     await any_redis.hset(keys.pulse(0), "calm_ms", 1)
+    assert not pulse(blocking, 0, TTL_S)
+    assert (await taken(any_redis)).turn == turn
+
+
+@pytest.mark.requirement("lease:clock:put-back")
+async def test_a_clock_that_is_put_back_takes_no_turn_from_a_driver_that_lives(
+    any_redis: Redis, blocking: redis.Redis
+) -> None:
+    """No outage went before, and its lease looks like one of another clock until it renews."""
+    grant = await granted(any_redis)
+    pulse(blocking, 0, TTL_S)
+    for name, field in ((keys.turn_record(grant.turn), "lease_ms"), (keys.pulse(0), "at_ms")):
+        await any_redis.hincrby(name, field, 3_600_000)
+    assert await any_redis.hget(keys.pulse(0), "calm_ms") == b"0"
+    assert pulse(blocking, 0, TTL_S)
+    assert await refused(any_redis)
+    assert renew(blocking, 0, [(grant.turn, grant.nonce)], TTL_S)[0].held
+    await any_redis.hset(keys.pulse(0), "calm_ms", 1)
+    assert await refused(any_redis)
+    assert (await record_of(any_redis, grant.turn)).crashes == 0
+
+
+@pytest.mark.requirement("lease:clock:put-back")
+async def test_a_calm_that_another_clock_began_is_over_after_one_lease(any_redis: Redis, blocking: redis.Redis) -> None:
+    """It was put back by minutes, so little that a lease might reach as far."""
+    turn = await crashed(any_redis, 1)
+    pulse(blocking, 0, TTL_S)
+    now_ms = (await any_redis.time())[0] * 1000
+    await any_redis.hset(keys.pulse(0), "calm_ms", now_ms + 300_000)
+    assert pulse(blocking, 0, TTL_S)
+    calm_ms = int(await any_redis.hget(keys.pulse(0), "calm_ms"))
+    assert calm_ms <= now_ms + TTL_S * 1000 + 60_000
+    assert await refused(any_redis)
+    await any_redis.hincrby(keys.pulse(0), "calm_ms", -round(TTL_S * 1000) - 1)
     assert not pulse(blocking, 0, TTL_S)
     assert (await taken(any_redis)).turn == turn
 

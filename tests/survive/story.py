@@ -21,7 +21,7 @@ from tests.survive.scenarios import Scenario, settings_of
 from tests.survive.stores import Store
 from worker import api
 from worker.output.events import Output, TextStreamDiscardedOutput
-from worker.store import approvals, keys
+from worker.store import approvals, keys, pending
 from worker.store.journal import decode_facts
 from worker.store.log import LogEntry, read_log
 from worker.store.outputs import all_outputs
@@ -207,7 +207,7 @@ class Story:
 
     async def decide(self) -> None:
         """People answer what waits, or its time runs out."""
-        for waiting in await approvals.pending(self.client, range(1)):
+        for waiting in await pending.find_all(self.client, 1):
             if self.scenario.decision == "expired":
                 name = "_".join(waiting.approval.rsplit("_", 2)[-2:])
                 await self.client.hset(keys.approvals(waiting.turn), f"{name}:expires", 1)

@@ -14,7 +14,7 @@ from tests.survive.outside import Outside
 from tests.survive.scenarios import ANY_SCENARIO
 from tests.survive.stores import NewStore, Store
 from tests.survive.story import Story
-from worker.store import approvals, keys, log
+from worker.store import approvals, keys, log, pending
 from worker.store.records import RECORD_VERSION
 
 APPROVALS_VERSION = 1
@@ -60,7 +60,7 @@ async def test_approvals_of_a_newer_release_are_neither_decided_nor_expired_and_
     store = new_store()
     newer, theirs = await begun(store, "chat/newer", "granted")
     await newer.driven([theirs], to_the_last_death=True)
-    (waiting,) = await approvals.pending(newer.client, range(1))
+    (waiting,) = await pending.find_all(newer.client, 1)
     await newer.client.hset(keys.approvals(theirs), mapping={"v": APPROVALS_VERSION + 1, "1_0:expires": 1})
     await newer.client.zadd(keys.due(0), {keys.DUE_APPROVAL + theirs: 1})
     before = await stored(newer.client, theirs, newer.session)
@@ -68,7 +68,7 @@ async def test_approvals_of_a_newer_release_are_neither_decided_nor_expired_and_
     await ours.driven([turn], to_the_last_death=True)
     assert await approvals.resolve(newer.client, waiting.approval, "approve_once", "ana") == "persist_failed"
     approvals.expire_due(store.sync, 0)
-    (mine,) = [each for each in await approvals.pending(ours.client, range(1)) if each.turn == turn]
+    (mine,) = [each for each in await pending.find_all(ours.client, 1) if each.turn == turn]
     assert not isinstance(await approvals.resolve(ours.client, mine.approval, "approve_once", "ana"), str)
     await ours.driven([turn])
     assert (await ours.ended([turn])).turns[0].text == "May I? That is that."

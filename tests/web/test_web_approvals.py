@@ -34,6 +34,60 @@ async def test_what_waits_is_listed_and_decided_in_the_name_of_the_token(web: Se
         assert other.json()["error"]["reason"] == "prompt_expired"
 
 
+@pytest.mark.requirement("web:approvals:pages")
+async def test_what_waits_is_listed_page_by_page_and_only_what_the_token_may_see(web: Served) -> None:
+    asked = []
+    for number in range(7):
+        accumulator = await driven(web.redis, session=f"{'team' if number % 2 else 'other'}/{number}")
+        await with_tools(accumulator, "mail")
+        asked.append(await ask(accumulator, expire_s=100 + number))
+    seen = asked[1::2]
+    async with await web.client("approvals:read", sessions="team/") as client:
+
+        async def page(**query: str) -> tuple[list[str], bool, str | None]:
+            answer = await client.get("/v1/approvals", params=query)
+            assert answer.status_code == 200, answer.text
+            told = answer.json()
+            return [one["approval"] for one in told["approvals"]], told["truncated"], told["next"]
+
+        assert await page() == (seen, False, None)
+        first, truncated, following = await page(limit="2")
+        assert (first, truncated) == (seen[:2], True)
+        assert following is not None
+        rest, truncated, end = await page(limit="2", after=following)
+        assert rest == seen[2:]
+        while truncated:  # what is left is not this token's
+            assert end is not None
+            rest, truncated, end = await page(limit="2", after=end)
+            assert rest == []
+        for query, field in (
+            ({"limit": "0"}, "limit"),
+            ({"limit": "1001"}, "limit"),
+            ({"limit": "x"}, "limit"),
+            ({"after": "x"}, "after"),
+            ({"after": ""}, "after"),
+            ({"after": "1-turn_00"}, "after"),
+            ({"before": "x"}, "before"),
+        ):
+            assert error_of(await client.get("/v1/approvals", params=query)) == (422, "invalid", field)
+    async with await web.client("approvals:read", agent="another") as client:
+        answer = (await client.get("/v1/approvals")).json()
+        assert answer == {"approvals": [], "truncated": False, "next": None}
+
+
+@pytest.mark.requirement("web:approvals:pages")
+async def test_a_list_that_does_not_say_how_long_is_short(web: Served) -> None:
+    accumulator = await driven(web.redis)
+    await with_tools(accumulator, *["mail"] * 101)
+    for index in range(101):
+        await ask(accumulator, index)
+    async with await web.client("approvals:read") as client:
+        answer = (await client.get("/v1/approvals")).json()
+        assert (len(answer["approvals"]), answer["truncated"]) == (100, True)
+        rest = (await client.get("/v1/approvals", params={"after": answer["next"]})).json()
+        assert (len(rest["approvals"]), rest["truncated"], rest["next"]) == (1, False, None)
+
+
 @pytest.mark.requirement("web:approvals:by")
 async def test_only_who_may_act_for_others_decides_in_another_name(web: Served) -> None:
     accumulator = await driven(web.redis, requester="bob")

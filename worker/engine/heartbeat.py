@@ -4,14 +4,16 @@ What belongs here: renewing, sweeping, expiring, and when not to. What must not 
 
 The thread has a connection of its own, so a busy event loop cannot delay it; but it renews only while the loop ticks,
 so a process whose loop is stuck gives its turns away. Each process sweeps: no leader, no beat; it wakes no more
-sessions than it could run itself, so a backlog does not flood the broker, and none that it drives. After an outage of
-Redis (or a restart, seen by a new run id) it lets one lease lifetime pass before it sweeps or claims, so that living
+sessions than it could run itself, nor than it could at its sweep before, so a backlog does not flood the broker: a
+place that was just left is for what the broker holds already. It wakes none that it drives. After an outage of Redis
+(or a restart, seen by a new run id) it lets one lease lifetime pass before it sweeps or claims, so that living
 drivers renew first; an outage that it has not seen itself, the store sees by the pulse. Wake-ups are sent by a second
 thread: a broker that hangs must not cost a lease.
 """
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -101,6 +103,7 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._draining = threading.Event()
+        self._had_room = sys.maxsize
         self._run_id: bytes = b""
         self._calm_from = 0.0
         self._calm: set[int] = set()
@@ -272,14 +275,13 @@ class Heartbeat:
             if self._run_id:
                 self._calm_from = monotonic() + self._limits.ttl_s
             self._run_id = run_id
-        if not self.may_claim() or wakes.busy():
+        free = self._free()
+        room, self._had_room = min(free, self._had_room), free
+        if room <= 0 or not self.may_claim() or wakes.busy():
             return
         with self._lock:
             driven = {one.session for one in self._held.values()}
         for partition in set(range(self._partitions)) - self._calm:
-            room = self._free()
-            if room <= 0:
-                return
             for session in lease.sweep(self._client, partition, min(room, _SWEEP_LIMIT)):
                 if session not in driven:
                     wakes.add(session)

@@ -1,17 +1,16 @@
-"""Approval requests: who answers them, that each is decided once, and which ones wait.
+"""Approval requests: who answers them, and that each is decided once.
 
-What belongs here: answering, expiring, listing. What must not be known here: how a person is asked or told, what a turn
-does with the answer. Asking is a verb of the turn's owner (`worker.store.accumulator`).
+What belongs here: answering, expiring. What must not be known here: how a person is asked or told, what a turn does
+with the answer. Asking is a verb of the turn's owner (`worker.store.accumulator`).
 
 An answer, the end of the time to answer and the end of the turn race in scripts: one of them counts. Times are the
 server's.
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, get_args
+from typing import get_args
 
 import redis
 import redis.asyncio
@@ -20,7 +19,7 @@ from worker import ids
 from worker.errors import ConfigurationError, LocalProtocolError, StoreFull
 from worker.observability import warn
 from worker.output.approvals import APPROVE_SESSION, EXPIRY, REFUSALS, Refusal
-from worker.output.events import ApprovalDecidedOutput, ApprovalOption, ApprovalRequestOutput, TextOutput, decode
+from worker.output.events import ApprovalDecidedOutput, TextOutput
 from worker.store import keys
 from worker.store.journal import encode_decision
 from worker.store.outputs import encode_output
@@ -37,7 +36,11 @@ MOST_REFUSALS = 100
 MOST_EXPIRED = 100
 """Turns whose requests expire in one go: whoever looks has leases to renew."""
 
+FURTHEST_MS = 31 * 86_400_000
+"""No request waits longer than this, a day more than can be set: what expires later does so by another clock."""
+
 _MOST_LOOKS = 10_000
+_MOST_FAR_LOOKS = 1_000
 _AGAIN_MS = 10_000
 """An expiry that a vanished process had taken up is taken up again after this time."""
 
@@ -56,25 +59,6 @@ class Resolution:
     session: str
     option: str
     by: str
-
-
-@dataclass(frozen=True, slots=True)
-class PendingApproval:
-    """A request that waits for a person. `requester`: who alone may decide; None: anybody may.
-
-    `arguments`: the JSON text that the model wrote. Times are UTC milliseconds of the store's clock.
-    """
-
-    approval: str
-    turn: str
-    session: str
-    agent: str
-    tool: str
-    arguments: str = field(repr=False)
-    requester: str | None
-    options: tuple[ApprovalOption, ...]
-    asked_ms: int
-    expires_ms: int
 
 
 async def resolve(
@@ -125,14 +109,16 @@ async def resolve(
 def expire_due(redis: redis.Redis, partition: int) -> None:
     """Decide as expired what nobody has answered in time, of at most `MOST_EXPIRED` turns, the oldest first.
 
-    It takes two round trips, however many they are. A turn whose requests cannot be read is left as it is and logged,
+    A request that another clock has given a time beyond all is given a new one, as if it were asked now. It takes two
+    round trips, however many they are. A turn whose requests cannot be read is left as it is and logged,
     so that it keeps no other one from its expiry.
     """
-    args: list[Argument] = [MOST_EXPIRED, _AGAIN_MS, keys.DUE_APPROVAL, _MOST_LOOKS]
-    swept = _sweep.run(redis, [keys.due(partition)], args)
+    args: list[Argument] = [MOST_EXPIRED, _AGAIN_MS, keys.DUE_APPROVAL, _MOST_LOOKS, FURTHEST_MS, _MOST_FAR_LOOKS]
+    swept = _sweep.run(redis, [keys.due(partition), keys.far_look(partition, keys.DUE_APPROVAL)], args)
     found = [turn.decode(errors="replace") for turn in swept]
     known = [turn for turn in found if ids.partition_of(turn) is not None]
-    answers = dict(zip(known, _expire.run_each(redis, [(_names(turn), _common(turn)) for turn in known]), strict=True))
+    calls = [(_names(turn), [*_common(turn), FURTHEST_MS]) for turn in known]
+    answers = dict(zip(known, _expire.run_each(redis, calls), strict=True))
     for turn in found:
         match answers.get(turn, ConfigurationError("no turn id")):
             case [_, 0]:
@@ -141,55 +127,6 @@ def expire_due(redis: redis.Redis, partition: int) -> None:
                 warn("approval_not_readable", turn=turn, entries=unreadable)
             case error:  # Redis is there: it is this turn that is broken
                 warn("approval_not_expired", turn=turn, error=type(error).__name__)
-
-
-async def pending(redis: redis.asyncio.Redis, partitions: Iterable[int]) -> list[PendingApproval]:
-    """The requests of these partitions that nobody has decided, the one that expires first before all others."""
-    waiting: list[PendingApproval] = []
-    for partition in partitions:
-        names: Any = await redis.zrange(keys.waiting(partition), 0, -1)
-        waiting += await _read(redis, [name.decode() for name in names])
-    return sorted(waiting, key=lambda one: one.expires_ms)
-
-
-async def _read(redis: redis.asyncio.Redis, approvals: list[str]) -> list[PendingApproval]:
-    places = [(approval, place) for approval in approvals if (place := ids.parse_approval(approval)) is not None]
-    pipeline = redis.pipeline(transaction=False)
-    for _, (turn, call, index) in places:
-        pipeline.hget(keys.approvals(turn), f"{call}_{index}:asked")
-        pipeline.hmget(keys.turn_record(turn), "session", "agent", "state")
-    answers = iter(await pipeline.execute())
-    asked = [
-        (approval, turn, entry.decode(), record)
-        for (approval, (turn, _, _)), entry, record in zip(places, answers, answers, strict=True)
-        if entry is not None and record[2] not in (None, b"sealed")
-    ]
-    pipeline = redis.pipeline(transaction=False)
-    for _, turn, entry, _ in asked:
-        pipeline.xrange(keys.out(turn), entry, entry)
-    found: list[PendingApproval] = []
-    for (approval, turn, entry, record), stored in zip(asked, await pipeline.execute(), strict=True):
-        request = decode(stored[0][1][b"o"]) if stored else None
-        if isinstance(request, ApprovalRequestOutput):
-            found.append(_pending(approval, turn, int(entry.partition("-")[0]), record, request))
-    return found
-
-
-def _pending(
-    approval: str, turn: str, asked_ms: int, record: list[bytes], request: ApprovalRequestOutput
-) -> PendingApproval:
-    return PendingApproval(
-        approval=approval,
-        turn=turn,
-        session=record[0].decode(),
-        agent=record[1].decode(),
-        tool=request.name,
-        arguments=request.arguments,
-        requester=request.requester,
-        options=request.options,
-        asked_ms=asked_ms,
-        expires_ms=request.expires_at_ms,
-    )
 
 
 # What the scripts are told.

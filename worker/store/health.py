@@ -20,6 +20,9 @@ _VERSION = 1
 _ANSWER_KEPT_MS = 86_400_000
 """A process that has not been answered for a day tells the same once more, at the worst."""
 
+FURTHEST_MS = 2 * 86_400_000
+"""No skip reaches further ahead than this, twice the longest that can be set: one that does is of another clock."""
+
 _health = Script("worker.store", "health")
 
 
@@ -90,6 +93,7 @@ def exchange(redis: redis.Redis, report: Report, rules: HealthRules) -> Answer:
         round(rules.skip_s * 1000),
         _VERSION,
         _ANSWER_KEPT_MS,
+        FURTHEST_MS,
     ]
     for name, counts in report.counts.items():
         args += [name, counts.deaths, counts.completions]
@@ -120,7 +124,7 @@ def _standing(record: dict[bytes, Any], now_ms: int, window_ms: int) -> Standing
     if record.get(b"v") != b"%d" % _VERSION:  # none, or that of a newer version
         return Standing()
     until_ms = int(record.get(b"until", 0))
-    if 0 < until_ms <= now_ms:
+    if 0 < until_ms <= now_ms or until_ms > now_ms + FURTHEST_MS:
         return Standing()
     slices = [
         value.split()

@@ -15,6 +15,8 @@ What belongs here: names and their hash tags. What must not be known here: what 
     lw:{pNN}:due                 sorted set of typed members (`lease:<session>`, `approval:<turn>`): the ms at which
                                  someone must look
     lw:{pNN}:driven              sorted set: session with a driver, the ms at which its lease ends
+    lw:{pNN}:far-look:<kind>     string: of what is due further ahead than this kind ever is, how many members of other
+                                 kinds were looked past
     lw:{pNN}:watch               sorted set: turn, the ms until which readers watch it
     lw:{pNN}:live                sorted set: unsealed turn, the ms of its submit
     lw:{pNN}:cancels             sorted set: driven turn that is to end, the ms at which somebody wanted it
@@ -121,6 +123,11 @@ def due(partition: int) -> str:
 def driven(partition: int) -> str:
     """The sessions that are driven, until when."""
     return f"{_tag(partition)}:driven"
+
+
+def far_look(partition: int, kind: str) -> str:
+    """How far the look for what another clock has made due has come. `kind`: what its members of due begin with."""
+    return f"{_tag(partition)}:far-look:{kind.rstrip(':')}"
 
 
 def watch(partition: int) -> str:

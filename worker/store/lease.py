@@ -31,6 +31,9 @@ FURTHEST_MS = 600_000
 _MOST_LOOKS = 10_000
 """Members that one sweep looks at to find those of its kind."""
 
+_MOST_FAR_LOOKS = 1_000
+"""Members that one sweep looks at to find those of its kind that another clock has made due."""
+
 _RESERVE_MS = 15_000
 """How long others leave a suspect alone while a process starts for it: far longer than that takes."""
 
@@ -198,7 +201,7 @@ def _granted(reply: list[Any], session: str, nonce: str) -> Grant:
         ),
         came=_CAME.get(stored.get(b"came", b""), "first"),
         suspect=stored.get(b"suspect") == b"1",
-        age_s=(int(stored[b"deadline_ms"]) - int(remaining_ms) - int(stored[b"created_ms"])) / 1000,
+        age_s=max(0, int(stored[b"deadline_ms"]) - int(remaining_ms) - int(stored[b"created_ms"])) / 1000,
         discards=int(stored[b"discards"]),
     )
 
@@ -262,6 +265,7 @@ def sweep(redis: redis.Redis, partition: int, limit: int = 100) -> list[str]:
 
     Those whose driver has vanished come before those that only wait.
     """
-    args: list[Argument] = [limit, _SWEEP_AGAIN_MS, keys.DUE_LEASE, _MOST_LOOKS, FURTHEST_MS]
-    reply = _sweep.run(redis, [keys.due(partition), keys.driven(partition)], args)
+    names = [keys.due(partition), keys.far_look(partition, keys.DUE_LEASE), keys.driven(partition)]
+    args: list[Argument] = [limit, _SWEEP_AGAIN_MS, keys.DUE_LEASE, _MOST_LOOKS, FURTHEST_MS, _MOST_FAR_LOOKS]
+    reply = _sweep.run(redis, names, args)
     return [session.decode() for session in reply]

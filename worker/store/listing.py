@@ -10,13 +10,13 @@ end.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from typing import Any, get_args
+from typing import get_args
 
 import redis.asyncio
 
 from worker.output.events import Outcome
 from worker.store import keys
+from worker.store.merged import Merged
 from worker.store.records import TurnRecord, read_heads
 from worker.store.script import Script
 
@@ -67,16 +67,16 @@ async def find(redis: redis.asyncio.Redis, partitions: int, wanted: Wanted, limi
     sources = []
     if wanted.states:
         live = [keys.live(partition) for partition in range(partitions)]
-        sources.append(_Merged(redis, live, wanted.since_ms, newest_first=False))
+        sources.append(Merged(redis, live, wanted.since_ms, greatest_first=False))
     if wanted.outcomes:
         ended = [keys.ended(partition, outcome) for partition in range(partitions) for outcome in wanted.outcomes]
-        sources.append(_Merged(redis, ended, wanted.since_ms, newest_first=True))
+        sources.append(Merged(redis, ended, wanted.since_ms, greatest_first=True))
     found: list[str] = []
     looked_at = 0
     for source in sources:
         while len(found) <= limit and looked_at < most and (page := await source.take(min(_PAGE, most - looked_at))):
             looked_at += len(page)
-            found += await _matching(redis, page, wanted)
+            found += await _matching(redis, [turn for _, turn in page], wanted)
     # A turn that ends meanwhile is in both indexes, or was found as what it is no more.
     unique = list(dict.fromkeys(found))
     left = [source for source in sources if await source.take(1)] if looked_at >= most and len(found) <= limit else []
@@ -84,64 +84,6 @@ async def find(redis: redis.asyncio.Redis, partitions: int, wanted: Wanted, limi
     heads = await read_heads(redis, unique[:limit])
     kept = [head for head in heads if (head.outcome if head.state == "sealed" else head.state) in told]
     return Found(kept, looked_at, stopped=bool(left), more=len(unique) > limit)
-
-
-class _Merged:
-    """The turns of several sorted sets in the order of their scores, read page by page.
-
-    A page begins at the score at which the one before it ended: places shift while turns come and go.
-    """
-
-    def __init__(self, redis: redis.asyncio.Redis, names: Sequence[str], since_ms: int, *, newest_first: bool) -> None:
-        self._redis = redis
-        self._since_ms = since_ms
-        self._sign = -1 if newest_first else 1
-        self._ends: dict[str, tuple[float | None, set[bytes]]] = dict.fromkeys(names, (None, set()))
-        """Of each set that goes on: the score at which its last page ended, and the turns there that were read."""
-        self._left = dict.fromkeys(names, 0)
-        self._empty = set(names)
-        self._heap: list[tuple[float, str, str]] = []
-
-    async def take(self, count: int) -> list[str]:
-        """The next turns, at most `count`; none: there are no more."""
-        taken: list[str] = []
-        while len(taken) < count:
-            await self._refill()
-            if not self._heap:
-                break
-            _, turn, name = heappop(self._heap)
-            taken.append(turn)
-            self._left[name] -= 1
-            if not self._left[name] and name in self._ends:
-                self._empty.add(name)
-        return taken
-
-    async def _refill(self) -> None:
-        """A page of each set of which nothing is left: only then is it known which turn comes next."""
-        if not self._empty:
-            return
-        names = sorted(self._empty)
-        self._empty.clear()
-        pipeline = self._redis.pipeline(transaction=False)
-        for name in names:
-            self._ask(pipeline, name)
-        for name, page in zip(names, await pipeline.execute(), strict=True):
-            last, read = self._ends.pop(name)
-            fresh = [(turn, score) for turn, score in page if score != last or turn not in read]
-            self._left[name] = len(fresh)
-            for turn, score in fresh:
-                heappush(self._heap, (self._sign * score, turn.decode(), name))
-            if len(page) == _PAGE + len(read):
-                end = page[-1][1]
-                self._ends[name] = (end, {turn for turn, score in page if score == end})
-
-    def _ask(self, pipeline: Any, name: str) -> None:
-        last, read = self._ends[name]
-        place = {"start": 0, "num": _PAGE + len(read), "withscores": True}
-        if self._sign < 0:
-            pipeline.zrevrangebyscore(name, "+inf" if last is None else last, self._since_ms, **place)
-        else:
-            pipeline.zrangebyscore(name, self._since_ms if last is None else last, "+inf", **place)
 
 
 async def peek(redis: redis.asyncio.Redis, turns: Sequence[str], fields: Sequence[str]) -> list[list[bytes | None]]:

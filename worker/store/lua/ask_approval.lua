@@ -4,11 +4,11 @@
 --
 -- KEYS 1 turn record; 2 journal; 3 outputs; 4 approvals; 5 due; 6 waiting; 7 log
 -- ARGV 1..5 fence; 6 event id; 7 the fact (JSON); 8 what the ids of the turn's approvals begin with; 9 this one's name,
---      '<call>_<index>'; 10 tool; 11 keys of the options, between spaces; 12 attempt that completed the call; 13 ms until
---      the request expires; 14 the turn's member of due; 15 the request as an output (JSON, without its expiry)
--- Writes the fact, the output with its expiry, one log entry, and the request: under `<name>:` its tool, options, attempt,
--- expires (ms) and asked (the id of the output); `pending` names those that nobody has decided. The turn is due at the
--- first expiry.
+--      '<call>_<index>'; 10 tool; 11 keys of the options, between spaces; 12 attempt that completed the call; 13 ms
+--      until the request expires; 14 the turn's member of due; 15 the request as an output (JSON, without its expiry)
+-- Writes the fact, the output with its expiry, one log entry, and the request: under `<name>:` its tool, options,
+-- attempt, expires (ms), lasts (ms from now to then) and asked (the id of the output); `pending` names those that
+-- nobody has decided. The turn is due at the first expiry.
 -- Replies OK seq | STATE 'open' while an attempt is open, 'asked' when this was asked before | the fence's. Refused at
 -- maxmemory.
 local turn, refusal = fence('ask_approval')
@@ -27,7 +27,7 @@ local pending = redis.call('HGET', KEYS[4], 'pending') or ''
 redis.call('RPUSH', KEYS[2], ARGV[7])
 emit(turn, KEYS[3], 'o', '{"expires_at_ms":' .. expires .. ',' .. string.sub(ARGV[15], 2))
 redis.call('HSET', KEYS[4], 'v', 1, 'pending', pending .. ' ' .. name, name .. ':tool', ARGV[10], name .. ':options',
-  ARGV[11], name .. ':attempt', ARGV[12], name .. ':expires', expires, name .. ':asked',
+  ARGV[11], name .. ':attempt', ARGV[12], name .. ':expires', expires, name .. ':lasts', ARGV[13], name .. ':asked',
   string.format('%.0f-%.0f', turn.at, turn.seq))
 redis.call('ZADD', KEYS[5], 'LT', expires, ARGV[14])
 redis.call('ZADD', KEYS[6], expires, ARGV[8] .. name)

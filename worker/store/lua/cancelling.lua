@@ -2,13 +2,13 @@
 --
 -- KEYS 1     what the script says; all names are made up as the table in worker.store.keys has them
 --
--- `cancel_turn(beginning, id, reason, by, version, retention, output)`: a turn that nobody drives is sealed as cancelled
--- there and then, with `output` (JSON) as its end, behind what discarded attempts cost where no completed call can tell
--- any more. One that is driven is flagged: from here on the fence lets no call, commit or tool of it through, its driver
--- finds it among `cancels`, and whoever drives it next seals it. The first reason stands, and with it who gave it.
--- A flag is looked for among `cancels` for a day; the record keeps it.
--- Gives NONE | NEWER when a newer version has written the turn | ENDED session outcome: it had ended before, nothing was
--- changed | SEALED session | FLAGGED session
+-- `cancel_turn(beginning, id, reason, by, version, retention, output)`: a turn that nobody drives is sealed as
+-- cancelled there and then, with `output` (JSON) as its end, behind what discarded attempts cost where no completed
+-- call can tell any more. One that is driven is flagged: from here on the fence lets no call, commit or tool of it
+-- through, its driver finds it among `cancels`, and whoever drives it next seals it. The first reason stands, and with
+-- it who gave it. A flag is looked for among `cancels` for a day; the record keeps it.
+-- Gives NONE | NEWER when a newer version has written the turn | ENDED session outcome: it had ended before, nothing
+-- was changed | SEALED session | FLAGGED session
 local function cancel_turn(beginning, id, reason, by, version, retention, output)
   local record, out = beginning .. 'turn:' .. id, beginning .. 'out:' .. id
   local stored = redis.call('HMGET', record, 'state', 'session', 'v', 'outcome', 'cancel', 'seq', 'at', 'call',

@@ -8,18 +8,21 @@
 --      8 ms for which a claimant that does not, but can start one that does, reserves a suspect; 0: it cannot; 9 the
 --      session; 10 ms beyond which no lease, calm or reservation reaches: one that does was written by another clock
 --      (before it was put back, or before a failover) and is over
--- Refuses, with an empty list and no change, a turn that a living owner holds, and a turn or a session in which a newer
--- version has written. With an empty queue, or a turn that waits for a person, the session is due no more. A vanished
--- owner counts as a crash, one that released the turn or parked it does not; one that ran it as a suspect counts as a
--- crash of the suspect, too. An owner whose time is over has vanished only if living ones could have renewed: not when
--- the last pulse is half a lease away (as far ahead, too: the clock was put back), and not before the calm is over that
--- the next pulse began.
+-- Refuses, with an empty list and no change of the turn, one that a living owner holds, and a turn or a session in
+-- which a newer version has written. With an empty queue, or a turn that waits for a person, the session is due no
+-- more. A vanished owner counts as a crash, one that released the turn or parked it does not; one that ran it as a
+-- suspect counts as a crash of the suspect, too. An owner whose time is over has vanished only if living ones could
+-- have renewed: not when the last pulse is half a lease away (as far ahead, too: the clock was put back), and not
+-- before the calm is over that the next pulse began.
 -- A suspect is refused to a claimant that would run it among others: SUSPECT, and nothing changes but the reservation
 -- and, the first time, since when it waits: by that wait its deadline is put off when it is granted.
 -- While another claimant has reserved it, the empty list. A turn that is cancelled is no suspect: it is only sealed.
+-- A session that is refused for what its turn is, and not for who holds it, is none that is driven any more (KEYS 7):
+-- it waits its time, as others do, and is not looked at before them again and again.
 -- Writes nonce, epoch + 1, op 0, the lease, the version of what will be written, how it came (first | takeover |
--- resumed), whether it runs as a suspect; at the first claim the turn's deadline; keeps what the session remembers from
--- expiring while a turn lives.
+-- resumed), whether it runs as a suspect; at the first claim the turn's deadline, which later ones only keep from lying
+-- further ahead than at the first (the clock was put back); keeps what the session remembers from expiring while a turn
+-- lives.
 -- The same nonce again, while it holds the lease or nobody has taken it: the same grant, and a fresh lease.
 -- Replies {} | {'SUSPECT', turn, crashes, reserved for this claimant 0|1} | {record (names and values), journal, text,
 -- session record (names and values), watched 0|1, ms to the deadline, turn and message of all that the last call
@@ -39,6 +42,7 @@ local function is_ahead(ms)
 end
 local version = math.max(tonumber(stored[1]), tonumber(redis.call('HGET', KEYS[3], 'v') or 0))
 if version > tonumber(ARGV[3]) then
+  redis.call('ZREM', KEYS[7], ARGV[9])
   return {}
 end
 if stored[2] == 'parked' then
@@ -61,6 +65,7 @@ end
 local crashes = tonumber(stored[5]) + (is_vanished and 1 or 0)
 local is_suspect = crashes >= tonumber(ARGV[6]) and (stored[12] or '') == ''
 if is_suspect and not is_mine and ARGV[7] ~= '1' then
+  redis.call('ZREM', KEYS[7], ARGV[9])
   local is_ours = stored[10] == ARGV[1]
   if not is_ours and is_ahead(tonumber(stored[11] or 0)) then
     return {}
@@ -76,7 +81,8 @@ if is_suspect and not is_mine and ARGV[7] ~= '1' then
   end
   return {'SUSPECT', turn, crashes, wait > 0 and 1 or 0}
 end
-local deadline = tonumber(stored[6] or now + stored[7])
+local whole = tonumber(stored[7])
+local deadline = tonumber(stored[6] or now + whole)
 if not is_mine then
   deadline = deadline + math.max(0, now - (tonumber(stored[13]) or now))
   local came = is_vanished and 'takeover' or stored[3] ~= '' and 'resumed' or 'first'
@@ -85,12 +91,13 @@ if not is_mine then
   local epoch = redis.call('HINCRBY', KEYS[3], 'epoch', 1)
   redis.call('HSET', record, 'v', ARGV[3], 'nonce', ARGV[1], 'state', 'running', 'epoch', epoch, 'op', 0, 'reply', '',
     'crashes', crashes, 'suspect_crashes', suspect_crashes, 'suspect', is_suspect and 1 or 0, 'came', came,
-    'reserved_ms', 0, 'suspected_ms', '', 'deadline_ms', string.format('%.0f', deadline))
+    'reserved_ms', 0, 'suspected_ms', '')
   redis.call('HSET', KEYS[3], 'v', ARGV[3])
   redis.call('PERSIST', KEYS[3])
 end
 local lease = string.format('%.0f', now + ARGV[2])
-redis.call('HSET', record, 'lease_ms', lease)
+deadline = math.min(deadline, now + whole)
+redis.call('HSET', record, 'lease_ms', lease, 'deadline_ms', string.format('%.0f', deadline))
 redis.call('ZADD', KEYS[2], lease, ARGV[4])
 redis.call('ZADD', KEYS[7], lease, ARGV[9])
 local carried = {}

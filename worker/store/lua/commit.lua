@@ -51,9 +51,9 @@ for i = 17, 16 + carried do
       at = math.max(tonumber(turn.now), tonumber(stored[3]))}
     emit(joined, ARGV[12] .. 'out:' .. id, 'o', ARGV[15])
     end_turn(joined, ARGV[12], 'merged', 'evt_' .. string.sub(id, 6), 0, ARGV[14])
-    redis.call('HSET', record, 'state', 'sealed', 'outcome', 'merged', 'reason', '', 'failure', '', 'correlation_id', '',
-      'sealed_ms', turn.now, 'lease_ms', 0, 'seq', joined.seq, 'at', string.format('%.0f', joined.at),
-      'merged_into', ARGV[2])
+    redis.call('HSET', record, 'state', 'sealed', 'outcome', 'merged', 'reason', '', 'failure', '',
+      'correlation_id', '', 'sealed_ms', turn.now, 'lease_ms', 0, 'seq', joined.seq, 'merged_into', ARGV[2],
+      'at', string.format('%.0f', joined.at))
   end
 end
 redis.call('XADD', KEYS[7], '*', 'v', 1, 'kind', 'commit', 'event', ARGV[6], 'turn', ARGV[2], 'call', ARGV[3])

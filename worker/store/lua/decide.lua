@@ -8,11 +8,12 @@
 -- `is_newer`, a newer version has written the record or the approvals: nothing may be changed. What cannot be read of
 -- that which waits stays as it is: `unreadable`, its names.
 -- `decide(turn, name, option, by, fact, output)` takes one request from those that wait, for good: `fact` and `output`
--- (JSON objects with a field or more; call and attempt are put before them) go to journal and outputs, one entry goes to
--- the log. The id of that event is the approval's with another beginning: an approval is decided once.
+-- (JSON objects with a field or more; call and attempt are put before them) go to journal and outputs, one entry goes
+-- to the log. The id of that event is the approval's with another beginning: an approval is decided once.
 -- `expire_overdue(turn)` decides all whose time is over.
--- `close(turn)` stores the counters; if anything was decided, the turn is due at its next expiry, and one that was parked
--- is queued again, due now, with the time that it was parked put to its deadline.
+-- `make_due(turn)`: the turn is due at the next expiry of what waits, and not at all where nothing does.
+-- `close(turn)` stores the counters; if anything was decided, the turn is due at its next expiry, and one that was
+-- parked is queued again, due now, with the time that it was parked put to its deadline.
 local function asked_turn()
   local stored = redis.call('HMGET', KEYS[1], 'state', 'seq', 'at', 'session', 'requester', 'parked_ms', 'deadline_ms',
     'v')
@@ -79,19 +80,14 @@ end
 local function expire_overdue(turn)
   for _, name in ipairs(turn.pending) do
     if tonumber(redis.call('HGET', KEYS[2], name .. ':expires')) <= turn.now then
-      decide(turn, name, 'expired', '', '{"option":"expired","by":null}', '{"type":"approval_decided","option":"expired"}')
+      decide(turn, name, 'expired', '', '{"option":"expired","by":null}',
+        '{"type":"approval_decided","option":"expired"}')
       emit(turn, KEYS[4], 'o', ARGV[5])
     end
   end
 end
 
-local function close(turn)
-  if turn.seq > turn.seq_before then
-    redis.call('HSET', KEYS[1], 'seq', turn.seq, 'at', string.format('%.0f', turn.at))
-  end
-  if turn.decided == 0 then
-    return
-  end
+local function make_due(turn)
   local first
   for _, name in ipairs(turn.pending) do
     local expires = tonumber(redis.call('HGET', KEYS[2], name .. ':expires'))
@@ -102,6 +98,16 @@ local function close(turn)
   else
     redis.call('ZREM', KEYS[5], ARGV[3])
   end
+end
+
+local function close(turn)
+  if turn.seq > turn.seq_before then
+    redis.call('HSET', KEYS[1], 'seq', turn.seq, 'at', string.format('%.0f', turn.at))
+  end
+  if turn.decided == 0 then
+    return
+  end
+  make_due(turn)
   if turn.state == 'parked' then
     redis.call('HSET', KEYS[1], 'state', 'queued', 'parked_ms', 0, 'deadline_ms',
       string.format('%.0f', turn.deadline_ms + turn.now - turn.parked_ms))

@@ -4,12 +4,12 @@
 --
 -- KEYS 1 turn record; 2 open text; 3 outputs; 4 log
 -- ARGV 1..5 fence; 6 event id; 7 totals (JSON); 8 resumes of this call with the one that follows, or '' when
---      none does; 9 '1' when content had streamed, in this attempt or in the one that it resumed; 10 the provider that it
---      died of, or ''; 11.. outputs (JSON, in order)
--- Deletes the open text, counts the discard, stores the totals, the resumes unless '' (whoever takes the turn over in the
--- wait before a resume must know that it is spent, and whom to ask next) and whether content had streamed, emits the
--- outputs and one log entry, whether anything was staged or not. When no attempt is open, there is nothing to discard and nothing but the op number
--- changes.
+--      none does; 9 '1' when content had streamed, in this attempt or in the one that it resumed; 10 the provider that
+--      it died of, or ''; 11.. outputs (JSON, in order)
+-- Deletes the open text, counts the discard, stores the totals, the resumes unless '' (whoever takes the turn over in
+-- the wait before a resume must know that it is spent, and whom to ask next) and whether content had streamed, emits
+-- the outputs and one log entry, whether anything was staged or not. When no attempt is open, there is nothing to
+-- discard and nothing but the op number changes.
 -- Replies OK marker seq | STATE 'attempt' when another attempt is open | the fence's. Runs at maxmemory.
 local turn, refusal = fence('discard')
 if not turn then

@@ -6,9 +6,8 @@
 -- `end_turn(turn, beginning, outcome, event, call, retention)`: the turn (its `id`, `session` and `now`) leaves the
 -- queue for the history (which keeps the last 1,000; a turn that was merged is in that of the turn it joined), one log
 -- entry tells of it, and its keys expire after the retention, in seconds; so does its place among those that ended so.
--- What a person was asked waits no more. If it
--- stood at the head of its queue, the session is due now if another turn waits; else it is due no more, and what it
--- keeps expires with its last turn.
+-- What a person was asked waits no more. If it stood at the head of its queue, the session is due now if another turn
+-- waits; else it is due no more, and what it keeps expires with its last turn.
 local function end_turn(turn, beginning, outcome, event, call, retention)
   local queue, due = beginning .. 'queue:' .. turn.session, beginning .. 'due'
   local history, session = beginning .. 'history:' .. turn.session, beginning .. 'session:' .. turn.session

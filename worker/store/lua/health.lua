@@ -3,7 +3,8 @@
 --
 -- KEYS 1 skipped providers; 2 what this process was last answered; 3.. the record of each provider that is told of
 -- ARGV 1 number of the report, rising; 2 deaths that lead to a skip; 3 window in ms; 4 skip in ms; 5 record version;
---      6 ms for which an answer is kept; 7.. for each provider: name, deaths, completions
+--      6 ms for which an answer is kept; 7 ms beyond which no skip reaches: one that does was begun by another clock
+--      (before it was put back, or before a failover) and is over; 8.. for each provider: name, deaths, completions
 -- A provider is skipped when it has died that often within the window, and more often than it has completed. What is
 -- told of a skipped one is not counted, and its record ends with the skip: then it begins anew. Counts are kept in
 -- slices of a sixth of the window; a slice counts while its first count is younger than the window.
@@ -27,8 +28,10 @@ local function read(key)
     local at = tonumber(field)
     if field == 'v' then
       record.foreign = value ~= ARGV[5]
-    elseif field == 'until' then
+    elseif field == 'until' and tonumber(value) <= now + ARGV[7] then
       record.skipped = true
+    elseif field == 'until' then
+      record.old[#record.old + 1] = field
     elseif at and at > now - window and at <= now then
       local deaths, completions = string.match(value, '^(%d+) (%d+)$')
       record.deaths, record.completions = record.deaths + deaths, record.completions + completions
@@ -76,7 +79,7 @@ if #KEYS > 2 then
     fresh = answer
   elseif tonumber(ARGV[1]) > last then
     for i = 3, #KEYS do
-      local name, deaths, completions = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
+      local name, deaths, completions = ARGV[3 * i - 1], ARGV[3 * i], ARGV[3 * i + 1]
       local record = read(KEYS[i])
       if not (record.foreign or record.skipped) then
         count(KEYS[i], record, deaths, completions)
@@ -92,7 +95,7 @@ if #KEYS > 2 then
   end
 end
 
-local skipped = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. whole(now), '+inf', 'WITHSCORES')
+local skipped = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. whole(now), whole(now + ARGV[7]), 'WITHSCORES')
 for i = 2, #skipped, 2 do
   skipped[i] = whole(skipped[i] - now)
 end

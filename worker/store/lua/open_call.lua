@@ -8,7 +8,8 @@
 --      9 '1' when it goes on where content had come; 10.. the turns whose messages a first attempt carries, in order
 -- Writes the record: call, attempt, open = '<call>.<attempt>', open_bytes, resumes, calls, provider, streamed; nobody
 -- has died of this attempt yet. A first attempt writes what the call carries, in `carried` and the messages under
--- `carried:<turn>` (a turn that is cancelled meanwhile may be gone when the attempt is repeated), further ones leave it.
+-- `carried:<turn>` (a turn that is cancelled meanwhile may be gone when the attempt is repeated), further ones leave
+-- it.
 -- Replies OK seq | INBOX when the turns to be carried do not stand directly behind this one in the queue, in that order
 -- | STATE 'open' while another attempt is open, 'order' when the attempt does not come after the last one | the
 -- fence's. Refused at maxmemory.

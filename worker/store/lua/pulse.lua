@@ -5,8 +5,8 @@
 -- KEYS 1 pulse
 -- ARGV 1 lifetime of a lease in ms
 -- Writes when the last pulse was; after more than half a lease without one, a calm of a whole lease begins, and so it
--- does when the last pulse lies as far ahead, because the clock was put back. No calm reaches further ahead than a whole
--- lease: one that does was begun by another clock. Any number of processes may beat, as often as they like.
+-- does when the last pulse lies as far ahead, because the clock was put back. No calm reaches further ahead than a
+-- whole lease: one that does was begun by another clock. Any number of processes may beat, as often as they like.
 -- Replies calm 0|1
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

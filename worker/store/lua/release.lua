@@ -3,8 +3,8 @@
 -- release: the owner hands the turn over. Discards what is open in the same step; no crash is counted.
 --
 -- KEYS 1 turn record; 2 open text; 3 outputs; 4 log; 5 due
--- ARGV 1..5 fence; 6 event id; 7 the session's member of due; 8 '1' when the open attempt had streamed text; 9.. outputs
---      of the discard (JSON), emitted only when an attempt is open
+-- ARGV 1..5 fence; 6 event id; 7 the session's member of due; 8 '1' when the open attempt had streamed text; 9..
+--      outputs of the discard (JSON), emitted only when an attempt is open
 -- The nonce stays, so that a repeat gets its answer; the state says that nobody drives the turn.
 -- Replies OK marker seq | STATE 'attempt' when another attempt is open | the fence's. Runs at maxmemory.
 local turn, refusal = fence('release')

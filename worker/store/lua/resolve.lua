@@ -4,13 +4,14 @@
 -- resolve: a person answers an approval request. Of all answers, and the end of its time, the first one counts.
 --
 -- KEYS 1..7 as decide
--- ARGV 1..6 as decide; 7 what the names of the partition's keys begin with (which session it is, only the record knows);
---      8 name of the request; 9 option; 10 who answers; 11 fact (JSON); 12 output (JSON); 13 '1' when the option approves
---      the tool for the session; 14 most refusals that are remembered of a request; then pairs of code and notice (JSON)
+-- ARGV 1..6 as decide; 7 what the names of the partition's keys begin with (which session it is, only the record
+--      knows); 8 name of the request; 9 option; 10 who answers; 11 fact (JSON); 12 output (JSON); 13 '1' when the
+--      option approves the tool for the session; 14 most refusals that are remembered of a request; then pairs of code
+--      and notice (JSON)
 -- A turn in which a newer version has written is left to that version: the answer is not stored, and NO persist_failed.
 -- Checks, in this order: the request is known, it waits, this person may answer, the option is offered. An answer whose
--- time is over expires the request. A refusal puts its notice into the outputs of a turn that goes on; no refusal touches
--- marker, attempt, journal or state. A grant for the session is kept in the session record.
+-- time is over expires the request. A refusal puts its notice into the outputs of a turn that goes on; no refusal
+-- touches marker, attempt, journal or state. A grant for the session is kept in the session record.
 -- The same answer by the same person again gets the first reply and changes nothing, whatever has happened since.
 -- (One field is written again: a server counts only this connection's writes as what WAITAOF waits for.)
 -- Replies OK session | NO code. Runs at maxmemory: a turn that waits for a person must come to its end.

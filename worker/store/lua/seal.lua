@@ -5,8 +5,8 @@
 --
 -- KEYS 1 turn record; 2 outputs
 -- ARGV 1..5 fence; 6 event id; 7 what the names of the partition's keys begin with; 8 session; 9 outcome; 10 reason or
---      ''; 11 failure (JSON) or ''; 12 correlation id; 13 totals (JSON); 14 retention in seconds; 15.. outputs (JSON, in
---      order)
+--      ''; 11 failure (JSON) or ''; 12 correlation id; 13 totals (JSON); 14 retention in seconds; 15.. outputs (JSON,
+--      in order)
 -- Emits the outputs, and does what `end_turn` says.
 -- Replies OK marker seq | STATE 'open' while an attempt is open | the fence's. Runs at maxmemory.
 local turn, refusal = fence('seal')

@@ -6,9 +6,9 @@
 -- ARGV 1..5 fence; 6 bytes of open text that the sender knows to be stored; then pairs of kind and piece:
 --      'd' text, appended to the open text; 'h' thinking, which is not
 -- Each piece becomes one output with the field '<kind><call>.<attempt>', the smallest form there is.
--- Of all deltas of a turn only the latest 128 kB are kept, each counted with 48 bytes of its own: the oldest are deleted,
--- of any attempt, so that what a turn streams takes no more room however long it goes on. Other outputs stay. In the
--- record: delta_bytes, and deltas_from, the last output that was looked at, before which no delta is left.
+-- Of all deltas of a turn only the latest 128 kB are kept, each counted with 48 bytes of its own: the oldest are
+-- deleted, of any attempt, so that what a turn streams takes no more room however long it goes on. Other outputs stay.
+-- In the record: delta_bytes, and deltas_from, the last output that was looked at, before which no delta is left.
 -- Replies OK open-bytes seq | STATE 'attempt' when that attempt is not the open one, 'offset' when the piece does not
 -- continue what is stored | the fence's. Refused at maxmemory.
 local MOST, EACH = 131072, 48

@@ -8,15 +8,16 @@
 -- KEYS 1 turn record; 2 queue; 3 due; 4 live; 5 watch; 6 log; 7 idempotency key, if there is one
 -- ARGV 1 turn; 2 session; 3 the session's member of due; 4 ms to be watched from now on, or 0; 5 most entries the log
 --      may hold; 6 fingerprint of the message; 7 seconds for which the key stands; 8 what is done where another turn of
---      the session runs or waits: 'queue', 'reject' or 'interrupt'; 9 what the names of the partition's keys begin with;
---      10 record version that the sender reads and writes; 11 who interrupts; 12 retention in seconds; 13 the end of an
---      interrupted turn, as an output (JSON); 14.. fields and values of the record
+--      the session runs or waits: 'queue', 'reject' or 'interrupt'; 9 what the names of the partition's keys begin
+--      with; 10 record version that the sender reads and writes; 11 who interrupts; 12 retention in seconds; 13 the end
+--      of an interrupted turn, as an output (JSON); 14.. fields and values of the record
 -- Writes the record (with created_ms), puts the turn at the queue's end, and makes the session due now unless it is due
--- anyway; what the session remembers does not expire while it waits. With 'interrupt' the turn at the head of the queue is cancelled in the same step, as `cancel_turn` says, and
--- what waits behind it keeps its place; one that a newer version has written is left, and the message waits.
+-- anyway; what the session remembers does not expire while it waits. With 'interrupt' the turn at the head of the queue
+-- is cancelled in the same step, as `cancel_turn` says, and what waits behind it keeps its place; one that a newer
+-- version has written is left, and the message waits.
 -- Replies NEW turn session interrupted, the last one '' where none was | SAME turn session: the key stands for this
--- message | CONFLICT turn: it stands for another one | BUSY turn: with 'reject', the one at the head | FULL entries: the
--- relay is too far behind. Refused at maxmemory.
+-- message | CONFLICT turn: it stands for another one | BUSY turn: with 'reject', the one at the head | FULL entries:
+-- the relay is too far behind. Refused at maxmemory.
 -- A repeat writes one field again, because a server counts only this connection's writes as what WAITAOF waits for.
 if redis.call('EXISTS', KEYS[1]) == 1 then
   redis.call('HSET', KEYS[1], 'turn', ARGV[1])

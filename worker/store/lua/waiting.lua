@@ -5,7 +5,8 @@
 -- ARGV 1 turn; 2 what the names of the partition's keys begin with; 3 record version that the sender reads; 4 most
 --      messages; 5 most bytes of them together
 -- Looks at the turns directly behind it, and stops at the first that may not join: one that was not submitted to join,
--- or with another agent, other destinations or another requester, that was ever driven, or that a newer version has written.
+-- or with another agent, other destinations or another requester, that was ever driven, or that a newer version has
+-- written.
 -- Replies {turn, message, turn, message, ...}; nothing where the turn is not at the head, or was not submitted to join.
 local head = ARGV[2] .. 'turn:' .. ARGV[1]
 local taken = redis.call('HMGET', head, 'joins', 'agent', 'destinations', 'requester')
