@@ -89,4 +89,4 @@ def _drain(sig: str, **_: Any) -> None:
 
 @signals.worker_shutdown.connect
 def _stop(**_: Any) -> None:
-    _leaving.leave()
+    _shutdown.parted()

@@ -18,9 +18,9 @@ from time import monotonic
 from worker import metrics
 from worker.engine.loop import new_event_loop
 from worker.engine.loop_watch import LoopWatch
-from worker.engine.shutdown import Shutdown
+from worker.engine.shutdown import Shutdown, end_here
 from worker.engine.suspects import COMES_UP_WITHIN_S
-from worker.observability import configure_logging, configure_sentry, fault, flush_reports, warn
+from worker.observability import configure_logging, configure_sentry, fault, warn
 from worker.settings import WorkerSettings, load_settings
 from worker.store.repeat import UNANSWERED
 from worker.wiring import TurnProcess
@@ -87,6 +87,4 @@ async def _end_when_alone(process: TurnProcess, parent: int) -> None:
 if __name__ == "__main__":
     code = main()
     os.write(int(sys.argv[2]), metrics.counted())
-    flush_reports()
-    sys.stderr.flush()
-    os._exit(code)  # what a tool has left behind must not keep the process
+    end_here(code)

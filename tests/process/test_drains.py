@@ -3,8 +3,8 @@
 import asyncio
 import signal
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
@@ -35,6 +35,7 @@ match = "<stall>"
 calls = [
   { steps = [ { text = "I will look. " }, { tool = "clock" } ] },
   { steps = [ { text = "The invoice was paid on" }, { stall = true } ] },
+  { steps = [ { text = "The invoice" }, { truncate = true } ] },
   { steps = [ { text = "Your invoice was paid on Friday." } ] },
 ]
 
@@ -51,6 +52,10 @@ match = "<block>"
 calls = [ { steps = [ { text = "I try. " }, { tool = "block" } ] }, { steps = [ { text = "It went wrong." } ] } ]
 
 [[conversations]]
+match = "<litter>"
+calls = [ { steps = [ { text = "I try. " }, { tool = "litter" } ] }, { steps = [ { text = "It went well." } ] } ]
+
+[[conversations]]
 match = "<freeze>"
 calls = [ { steps = [ { text = "I try. " }, { tool = "freeze" } ] }, { steps = [ { text = "It went wrong." } ] } ]
 
@@ -59,8 +64,8 @@ match = "<ask>"
 calls = [ { steps = [ { tool = "note" } ] } ]
 """
 DRAIN_S = 5.0
-SLACK_S = 5.0
-"""What a machine under load may add to the end of a process."""
+ENDS_S = 60.0
+"""So long a machine under load may take. Exit code 0 says that `processes.drain_s` was kept: else it is 75."""
 
 
 def settings(base_url: str, more: str = "") -> str:
@@ -70,7 +75,7 @@ base_url = "{base_url}"
 model = "stand-in"
 
 [agents.default]
-tools = ["clock", "hang", "block", "freeze", "note"]
+tools = ["clock", "hang", "block", "litter", "freeze", "note"]
 
 [tools.note]
 approval = "ask"
@@ -96,17 +101,22 @@ async def record_of(stack: Stack, turn: str) -> TurnRecord:
     return record
 
 
-async def ended(process: Process, within_s: float) -> int:
+async def ended(process: Process) -> int:
     """The exit code of a process; the loop goes on meanwhile, with the receivers and providers on it."""
-    began = monotonic()
 
     async def look() -> int | None:
         return process.returncode
 
-    code = await eventually(look, lambda seen: seen is not None, f"the end of {process.name}", within_s)
+    code = await eventually(look, lambda seen: seen is not None, f"the end of {process.name}", ENDS_S)
     assert code is not None
-    assert monotonic() - began < within_s
     return code
+
+
+def drained_for_s(process: Process, last: str) -> float:
+    """How long after the first word a process logged its last line."""
+    [told] = [line["at"] for line in process.lines() if line["event"] == "shutting_down"]
+    [end] = [line["at"] for line in process.lines() if line["event"] == last]
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(told)).total_seconds()
 
 
 async def insisted(process: Process, number: signal.Signals) -> int:
@@ -116,7 +126,7 @@ async def insisted(process: Process, number: signal.Signals) -> int:
         process.send(number)
         return process.returncode
 
-    code = await eventually(look, lambda seen: seen is not None, f"the end of {process.name}", 10)
+    code = await eventually(look, lambda seen: seen is not None, f"the end of {process.name}", ENDS_S)
     assert code is not None
     return code
 
@@ -127,23 +137,24 @@ def of_call(number: int) -> Callable[[Output], bool]:
 
 @pytest.mark.requirement("drain:handoff:stall")
 async def test_a_stalled_turn_goes_on_in_another_process_and_spends_nothing(tmp_path: Path, real_url: str) -> None:
-    """Not a single resume is allowed, so that one that was spent would end the turn."""
+    """One resume is allowed, and the next process needs it: had the hand-over spent one, the turn would end there."""
     async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
-        stack.configure(settings(provider.base_url, "[turns]\ntimeout_resume_retry_budget = 0"))
+        stack.configure(settings(provider.base_url, "[turns]\ntimeout_resume_retry_budget = 1"))
         first = stack.start("turns")
         turn = await stack.submit("<stall>", watch_s=120)
         await stack.until(turn, of_call(2))
         second = stack.start("turns")
         await stack.logged(second, "turns_process_started")
         first.send(signal.SIGTERM)
-        assert await ended(first, DRAIN_S + SLACK_S) == 0
+        assert await ended(first) == 0
         outputs = await stack.ended(turn)
         record = await record_of(stack, turn)
         [resumed] = [line for line in second.lines() if line["event"] == "turn_resumed"]
-        assert len(provider.transcript.exchanges) == 3
+        assert len(provider.transcript.exchanges) == 4
     assert text_of(outputs) == "I will look. Your invoice was paid on Friday."
-    assert [each.reason for each in outputs if isinstance(each, TextStreamDiscardedOutput)][:1] == ["drain"]
-    assert (record.outcome, record.crashes, record.totals.discarded_resume_attempts) == ("completed", 0, 1)
+    reasons = [each.reason for each in outputs if isinstance(each, TextStreamDiscardedOutput)]
+    assert reasons == ["drain", "end_of_stream"]
+    assert (record.outcome, record.crashes, record.totals.discarded_resume_attempts) == ("completed", 0, 2)
     assert (resumed["turn"], resumed["call"], resumed["crashes"]) == (turn, 2, 0)
 
 
@@ -156,7 +167,7 @@ async def test_a_stalled_turn_that_is_not_handed_over_fails_with_what_stands(tmp
         await stack.until(turn, of_call(2))
         await stack.logged(stack.start("turns"), "turns_process_started")
         first.send(signal.SIGTERM)
-        assert await ended(first, DRAIN_S + SLACK_S) == 0
+        assert await ended(first) == 0
         outputs = await stack.ended(turn)
         assert len(provider.transcript.exchanges) == 2
     assert isinstance(outputs[-1], TurnCompletedOutput)
@@ -180,9 +191,8 @@ async def test_a_tool_that_does_not_end_is_cut_off_and_the_model_is_told(
         await stack.until(turn, lambda output: isinstance(output, ToolCallOutput))
         await stack.logged(stack.start("turns"), "turns_process_started")
         first.send(signal.SIGTERM)
-        began = monotonic()
-        assert await ended(first, DRAIN_S + SLACK_S) == 0
-        assert monotonic() - began > DRAIN_S / 2, "it had its time"
+        assert await ended(first) == 0
+        assert drained_for_s(first, "turns_process_stopped") > DRAIN_S / 2, "it had its time"
         outputs = await stack.ended(turn)
         record = await record_of(stack, turn)
     results = [(output.name, output.failure) for output in outputs if isinstance(output, ToolResultOutput)]
@@ -201,7 +211,7 @@ async def test_a_process_whose_loop_is_stuck_ends_in_time_all_the_same(tmp_path:
         await stack.until(turn, lambda output: isinstance(output, ToolCallOutput))
         stack.start("turns")
         first.send(signal.SIGTERM)
-        assert await ended(first, DRAIN_S + SLACK_S) == OUT_OF_TIME
+        assert await ended(first) == OUT_OF_TIME
         outputs = await stack.ended(turn)
         record = await record_of(stack, turn)
         [cut_off] = [line for line in first.lines() if line["event"] == "process_cut_off"]
@@ -219,9 +229,37 @@ async def test_a_turn_that_waits_for_a_person_holds_up_no_drain(tmp_path: Path, 
         await stack.until(turn, lambda output: isinstance(output, ApprovalRequestOutput))
         await stack.logged(first, "turn_parked")
         first.send(signal.SIGTERM)
-        assert await ended(first, DRAIN_S) == 0
+        assert await ended(first) == 0
         record = await record_of(stack, turn)
     assert (record.state, record.crashes) == ("parked", 0)
+
+
+@pytest.mark.requirement("drain:end:left-behind")
+async def test_what_a_tool_has_left_behind_keeps_no_process(tmp_path: Path, real_url: str) -> None:
+    """A thread, for which Python would wait ten minutes."""
+    async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
+        stack.configure(settings(provider.base_url))
+        first = stack.start("turns")
+        outputs = await stack.ended(await stack.submit("<litter>", watch_s=120))
+        first.send(signal.SIGTERM)
+        assert await ended(first) == 0
+    assert text_of(outputs) == "I try. It went well."
+    assert first.lines()[-1]["event"] == "turns_process_stopped"
+
+
+@pytest.mark.requirement("drain:signals:first")
+@pytest.mark.parametrize("kind", ["turns", "delivery"])
+async def test_a_process_that_says_that_it_has_started_hears_every_signal(
+    kind: str, tmp_path: Path, real_url: str
+) -> None:
+    async with Stack(tmp_path, real_url) as stack:
+        stack.configure(settings("http://127.0.0.1:9/v1"))
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            process = stack.start(kind)
+            await stack.logged(process, f"{kind}_process_started")
+            process.send(number)
+            assert await ended(process) == 0
+            assert "shutting_down" in [line["event"] for line in process.lines()]
 
 
 @pytest.mark.requirement("drain:limit:listing")
@@ -238,7 +276,7 @@ async def test_a_tool_server_that_does_not_answer_holds_up_no_drain(tmp_path: Pa
 
         await eventually(look, bool, "the tool server to be asked")
         first.send(signal.SIGTERM)
-        assert await ended(first, DRAIN_S) == 0
+        assert await ended(first) == 0
         record = await record_of(stack, turn)
     assert (record.state, record.crashes) == ("queued", 0)
 
@@ -258,7 +296,7 @@ async def test_a_drain_while_redis_is_away_ends_in_time_and_the_turn_goes_on(tmp
         await stack.until(turn, of_call(1))
         async with network.away():
             first.send(signal.SIGTERM)
-            assert await ended(first, DRAIN_S + SLACK_S) in {0, OUT_OF_TIME}
+            assert await ended(first) in {0, OUT_OF_TIME}
         stack.start("turns")
         outputs = await stack.ended(turn)
     assert text_of(outputs) == "An answer that takes its time."
@@ -281,7 +319,7 @@ async def test_a_turn_is_handed_over_once_redis_is_back_within_the_drain(tmp_pat
         async with network.away():
             first.send(signal.SIGTERM)
             await asyncio.sleep(4)
-        assert await ended(first, 25) in {0, OUT_OF_TIME}
+        assert await ended(first) in {0, OUT_OF_TIME}
         record = await record_of(stack, turn)
         assert (record.state, record.crashes) == ("queued", 0)
         stack.start("turns")
@@ -297,14 +335,14 @@ async def test_a_signal_that_comes_twice_at_once_is_a_drain(
     """As from a supervisor that signals every process of a unit, where another of them passes it on."""
     async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
         stack.configure(settings(provider.base_url))
-        first = stack.start("turns")
+        first = stack.start("turns", "hears_echoes_for_long")
         turn = await stack.submit("<block>", watch_s=120)
         await stack.until(turn, lambda output: isinstance(output, ToolCallOutput))
         first.send(signal.Signals[numbers[0]])
         await stack.logged(first, "shutting_down")
         for number in numbers[1:]:
             first.send(signal.Signals[number])
-        assert await ended(first, DRAIN_S + SLACK_S) in {0, OUT_OF_TIME}
+        assert await ended(first) in {0, OUT_OF_TIME}
         stack.start("turns")
         outputs = await stack.ended(turn)
         record = await record_of(stack, turn)
@@ -353,7 +391,7 @@ async def test_a_process_that_still_waits_for_its_broker_hears_the_same_signals(
 
         await eventually(look, lambda log: "Cannot connect" in log, "a look for the broker", 60)
         process.send(number)
-        assert await ended(process, 10 + SLACK_S) == code
+        assert await ended(process) == code
 
 
 @pytest.mark.requirement("drain:crash:delivery")

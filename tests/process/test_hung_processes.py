@@ -32,11 +32,8 @@ calls = [ { steps = [ { text = "The answer that stands." } ] } ]
 """
 HANGING_SUSPECT = SCRIPT.replace('"freeze"', '"freeze_again"')
 
-HANGS_FOR_S = 10
-"""How long a loop may hang where leases are as short as here."""
-
-SWEPT_AGAIN_MS = 10_000
-"""After so long a session whose wake-up was lost is woken again."""
+SWEPT_AGAIN_MS = 120_000
+"""After so long a process of `sweeps_once` wakes a session whose wake-up was lost again."""
 
 
 def with_freeze(base_url: str, more: str = "") -> str:
@@ -52,35 +49,46 @@ async def has_ended(process: Process, within_s: float) -> int:
     return code
 
 
-async def stuck(processes: list[Process], times: int) -> None:
-    """Return once heartbeats have found their loop stuck so often."""
+async def stuck(process: Process, times: int) -> None:
+    """Return once the heartbeat has found the loop of its process stuck so often, or the process has ended."""
 
-    async def look() -> int:
-        return len(lines_of(processes, "heartbeat_loop_is_stuck"))
+    async def look() -> bool:
+        return process.returncode is not None or len(lines_of([process], "heartbeat_loop_is_stuck")) >= times
 
-    await eventually(look, lambda seen: seen >= times, "the next sign that the loop hangs")
+    await eventually(look, bool, "the next sign that the loop hangs")
+
+
+async def frozen_by_now(processes: list[Process], runs: Path) -> Process:
+    """The process in which `freeze` runs."""
+
+    def pid() -> str:
+        return runs.read_text(encoding="utf-8") if runs.exists() else ""
+
+    async def look() -> list[Process]:
+        return [process for process in processes if str(process.pid) == pid()]
+
+    return (await eventually(look, bool, "a process whose loop hangs"))[0]
 
 
 @pytest.mark.requirement("survive:hung:process")
 async def test_a_process_whose_loop_hangs_swallows_no_wake_up_and_ends(tmp_path: Path, real_url: str) -> None:
     """Turns come before it is late, as it gets late, when its last look for work is still under way, and after."""
-    environment = {"TOOL_RUNS": str(tmp_path / "runs")}
+    runs = tmp_path / "runs"
     async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, real_url) as stack:
         stack.configure(with_freeze(provider.base_url))
-        processes = [stack.start("turns", environment=environment) for _ in range(2)]
+        processes = [stack.start("turns", "sweeps_once", {"TOOL_RUNS": str(runs)}) for _ in range(2)]
         for process in processes:
             await stack.logged(process, "turns_process_started")
         frozen = await stack.submit("<freeze>", watch_s=120)
-        await stack.until(frozen, lambda output: isinstance(output, ToolCallOutput))
+        hung = await frozen_by_now(processes, runs)
         turns: list[str] = []
         for number in range(8):
             turns += [await stack.submit(f"<quick> {number}.{each}", watch_s=120) for each in range(2)]
-            await stuck(processes, times=number + 1)
-        hung = max(processes, key=lambda process: len(lines_of([process], "heartbeat_loop_is_stuck")))
-        assert await has_ended(hung, 2 * HANGS_FOR_S) == LOOP_HUNG
+            await stuck(hung, times=number + 1)
+        assert await has_ended(hung, 60) == LOOP_HUNG
         for turn in turns:
-            assert text_of(await stack.ended(turn)) == "The answer that stands."
-        assert text_of(await stack.ended(frozen)) == "Wait. It went wrong."
+            assert text_of(await stack.ended(turn, within_s=60)) == "The answer that stands."
+        assert text_of(await stack.ended(frozen, within_s=60)) == "Wait. It went wrong."
         record, *records = [await record_of(stack, turn) for turn in (frozen, *turns)]
         [cut_off] = lines_of([hung], "process_cut_off")
     took_ms = [(each.sealed_ms or 0) - each.created_ms for each in records]

@@ -68,7 +68,7 @@ turns_concurrency = 1
 
 [delivery]
 secret_file = "common.secret"
-timeout_s = 0.5
+timeout_s = 1
 retry_waits_s = [0.1, 0.1]
 concurrency = 1
 """
@@ -134,18 +134,18 @@ async def timed_out(running: Running) -> list[Delivery]:
 
 @pytest.mark.requirement("tuning:delivery:timeout-s")
 async def test_a_receiver_that_hangs_is_left_after_the_timeout(timed_out: list[Delivery]) -> None:
-    """Six attempts of half a second, one after the other; by default they would take a minute and a half."""
+    """Six attempts of a second, one after the other; by default they would take a minute and a half."""
     attempts = [attempt for delivery in timed_out for attempt in delivery.log]
     assert {attempt.code for attempt in attempts} == {"timeout"}
-    assert max(delivery.ended_ms - delivery.created_ms for delivery in timed_out) < 25_000
+    assert max(delivery.ended_ms - delivery.created_ms for delivery in timed_out) < 45_000
 
 
 @pytest.mark.requirement("tuning:delivery:concurrency")
 async def test_no_more_deliveries_are_attempted_at_a_time_than_may_be(timed_out: list[Delivery]) -> None:
-    """One at a time: each attempt begins after the end of another one, and lasts half a second."""
+    """One at a time: each attempt begins after the end of another one, and lasts a second. Two would end together."""
     ends = sorted(attempt.at_ms for delivery in timed_out for attempt in delivery.log)
     assert len(ends) == 6
-    assert min(after - before for before, after in pairwise(ends)) > 400
+    assert min(after - before for before, after in pairwise(ends)) > 500
 
 
 @pytest.mark.requirement("tuning:delivery:retry-waits-s")
@@ -257,7 +257,7 @@ class Pair:
 async def pair(tmp_path_factory: pytest.TempPathFactory, server: EmbeddedServer) -> AsyncIterator[Pair]:
     folder = tmp_path_factory.mktemp("pair")
     async with stand_in(SCRIPT, folder) as provider, Stack(folder, database(server, 6)) as stack:
-        lease = "[lease]\nttl_s = 1.6\nrenew_s = 0.2\nsweep_s = 0.1\n"
+        lease = "[lease]\nttl_s = 20\nrenew_s = 0.2\nsweep_s = 0.1\n"
         stack.configure(f'{lease}[agents.default]\ntools = ["clock"]\n{provider_section(provider.base_url)}')
         workers = (stack.start("turns"), stack.start("turns"))
         for worker in workers:
@@ -285,14 +285,14 @@ async def test_a_driver_gives_signs_of_life_as_often_as_it_is_told(pair: Pair) -
 
 @pytest.mark.requirement("tuning:lease:ttl-s")
 async def test_the_turn_of_a_process_that_vanished_is_taken_over_when_its_lease_ends(pair: Pair) -> None:
-    """After 1.6 s; by default not before 6 s, as the last sign of life is at most 2 s old."""
+    """After 20 s, of which its last sign of life was some tenths old; by default after 8 s."""
     turn = await pair.stack.submit("<slow after a tool> vanished", watch_s=60)
     await pair.stack.until(turn, lambda output: isinstance(output, TextDeltaOutput) and output.call == 2)
     driver = await pair.driver_of(turn)
     driver.kill()
     seconds, microseconds = await pair.stack.client.time()
     killed_ms = seconds * 1000 + microseconds // 1000
-    outputs = await pair.stack.ended(turn)
+    outputs = await pair.stack.ended(turn, within_s=80)
     [discard] = [output for output in outputs if isinstance(output, TextStreamDiscardedOutput)]
     assert discard.reason == "takeover"
-    assert discard.at_ms - killed_ms < 5000
+    assert discard.at_ms - killed_ms > 14_000

@@ -7,8 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
-from time import monotonic
 
 import httpx
 import pytest
@@ -49,6 +49,12 @@ drain_s = 2
 async def address_of(stack: Stack, process: Process) -> str:
     line = await stack.logged(process, "web_process_started")
     return f"http://{line['host']}:{line['port']}"
+
+
+def drained_for_s(process: Process) -> float:
+    """How long a process took from the first word to its end."""
+    at = {line["event"]: datetime.fromisoformat(line["at"]) for line in process.lines()}
+    return (at["web_process_stopped"] - at["web_process_draining"]).total_seconds()
 
 
 async def client_of(stack: Stack, url: str, *scopes: str) -> httpx.AsyncClient:
@@ -159,11 +165,11 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path, real_url: str) ->
     async with Stack(tmp_path, real_url) as stack:
         stack.configure(SETTINGS.format(base_url="http://127.0.0.1:9/v1").replace("drain_s = 2", "drain_s = 300"))
         web = stack.start("web")
-        await address_of(stack, web)
-        web.send(signal.SIGTERM)
+        async with httpx.AsyncClient(base_url=await address_of(stack, web), timeout=30) as client:
+            assert (await client.get("/livez")).status_code == 200
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
+            web.send(number)  # of the two that it hears at once the second is the first one again
         await stack.logged(web, "web_process_draining")
-        web.send(signal.SIGTERM)  # comes too soon, and is the first one again
-
         await asyncio.sleep(AGAIN_AFTER_S)  # nothing but the time tells the two apart
         assert web.returncode is None
         web.send(signal.SIGTERM)
@@ -297,8 +303,7 @@ async def test_a_request_that_does_not_end_holds_the_process_up_no_longer_than_i
             return keys[0] if keys else None
 
         await eventually(counted, bool, "the request, whose body never ends")
-        began = monotonic()
         web.send(signal.SIGTERM)
         assert web.exit_code() == 0
-        assert 0.9 < monotonic() - began < 8  # of the 30 s that a body may take
+        assert 0.9 < drained_for_s(web) < 20  # of the 30 s that a body may take
         writer.close()

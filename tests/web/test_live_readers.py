@@ -504,7 +504,7 @@ async def test_there_are_no_more_readers_than_may_be(real_url: str) -> None:
 
             async def status() -> str:
                 with contextlib.suppress(httpx.ReadTimeout):
-                    answer = await two.get(path, timeout=0.2)
+                    answer = await two.get(path, timeout=httpx.Timeout(20, read=0.2))
                     return error_of(answer)[1]
                 return "taken"
 

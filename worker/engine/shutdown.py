@@ -9,11 +9,13 @@ what it held. Celery would wait for its threads then, and they for their turns. 
 one again: many supervisors signal each process of a unit, and a parent passes on to its children what they heard, too.
 
 Behind the last of the work Celery has words with its broker, and waits for each as long as for any other: half a minute
-where that is silent. Nobody else waits for it: a wake-up that is lost does no harm.
+where that is silent. Nobody else waits for it: a wake-up that is lost does no harm. Nor does anybody wait for what
+Python does behind that: it joins what tools have left behind, and takes seconds on a busy machine.
 """
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -23,7 +25,7 @@ from time import monotonic
 from types import FrameType
 from typing import Literal, NoReturn
 
-from worker.observability import Field, fault, info, warn
+from worker.observability import Field, fault, flush_reports, info, warn
 
 OUT_OF_TIME = 75
 """Exit code of a process that had to be cut off in its drain: EX_TEMPFAIL of sysexits.h."""
@@ -68,6 +70,15 @@ def end_at_once(why: str, code: int, **fields: Field) -> NoReturn:
     os._exit(code)
 
 
+def end_here(code: int) -> NoReturn:
+    """End this process, in which nothing is left to do: what it has reported leaves, what tools left behind is cut."""
+    flush_reports()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # closed, or nobody reads it
+            stream.flush()
+    os._exit(code)
+
+
 @dataclass(slots=True)
 class Leaving:
     """The end of a process that is Celery's. `work_ends`: returns once a drain has left nothing to do.
@@ -99,7 +110,7 @@ class Leaving:
                 self.leave()
             except Exception as error:  # noqa: BLE001 - the last place that sees it; what is open ends with the process
                 fault("process_not_closed", error)
-            os._exit(0)
+            end_here(0)
 
 
 class Shutdown:
@@ -116,6 +127,7 @@ class Shutdown:
         self._limit_s = limit_s
         self._leaving = leaving
         self._words = Words()
+        self._is_told = False
         self._hears_hangups = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN  # as under nohup
 
     def listen(self) -> None:
@@ -130,6 +142,7 @@ class Shutdown:
             end_at_once(name, _SIGNALLED + getattr(signal, name, signal.SIGTERM))
         if word == "echo":
             return
+        self._is_told = True
         info("shutting_down", signal=name, limit_s=self._limit_s)
         if self._limit_s is not None:
             timer = threading.Timer(self._limit_s, end_at_once, ("no_time_left", OUT_OF_TIME))
@@ -138,6 +151,16 @@ class Shutdown:
         self._drain()
         if self._leaving is not None:
             threading.Thread(target=self._leaving.leave_anyway, name="lastword-leaving", daemon=True).start()
+
+    def parted(self) -> None:
+        """Celery has parted from its broker: close what is open, and end a process that was told to end.
+
+        Whatever else has ended it, Celery has an exit code for.
+        """
+        if self._leaving is not None:
+            self._leaving.leave()
+        if self._is_told:
+            end_here(0)
 
     @staticmethod
     def _hang_up(_number: int, _frame: FrameType | None) -> None:

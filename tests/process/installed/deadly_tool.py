@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -26,8 +27,17 @@ def block() -> str:
 
 
 @tool
+def litter() -> str:
+    """Leaves a thread behind that no interpreter ends without."""
+    threading.Thread(target=time.sleep, args=(600,), daemon=False).start()
+    return "done"
+
+
+@tool
 async def freeze() -> str:
-    """Blocks the loop of its process for longer than any test lasts."""
+    """Blocks the loop of its process for longer than any test lasts; says before which it is, where TOOL_RUNS is."""
+    if "TOOL_RUNS" in os.environ:
+        Path(os.environ["TOOL_RUNS"]).write_text(str(os.getpid()), encoding="utf-8")  # noqa: ASYNC240 - it blocks anyway
     time.sleep(600)  # noqa: ASYNC251 - what a careless tool does
     return "never said"
 
