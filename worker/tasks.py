@@ -3,11 +3,12 @@
 What belongs here: the one task, and the start and end of the process. What must not be known here: how a turn runs.
 
 The task hands a coroutine to the process's loop and ends; a turn that waits holds no thread. Time limits, cancelling
-and draining are the driver's. A process that is full, or whose loop is late, takes no message, and gives back what it
-had taken. A warm shutdown tells the drivers, they hand their turns over, and the process ends behind the last of them.
-Anything harder is a crash.
+and draining are the driver's. A process that is full, or drains, or whose loop is late, takes no message, and gives
+back what it had taken. A warm shutdown tells the drivers, they hand their turns over, and the process ends behind the
+last of them. Anything harder is a crash.
 """
 
+import asyncio
 from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
@@ -31,14 +32,25 @@ settings = load_settings()
 _loop = LoopThread()
 _watch = LoopWatch(_loop.loop, hung_after_s(settings.lease.ttl_s))
 _seats = Seats(_loop, settings.processes.turns_concurrency)
-app = make_app(
-    settings, concurrency=HANDOVER_THREADS, pool=pool_with_room(lambda: 0 if _watch.is_late else _seats.free)
-)
+
+
+def _room() -> int:
+    return 0 if _watch.is_late or _process.draining else _seats.free
+
+
+app = make_app(settings, concurrency=HANDOVER_THREADS, pool=pool_with_room(_room))
 
 
 def _look(session: str) -> None:
-    if not _seats.take(lambda: _process.run_session(session), partial(_ended, session)):
+    if _process.draining or not _seats.take(lambda: _run(session), partial(_ended, session)):
         _give_back(session)
+
+
+async def _run(session: str) -> None:
+    if _process.draining:  # it has begun while the wake-up waited for a seat, or for the loop
+        await asyncio.to_thread(_give_back, session)
+    else:
+        await _process.run_session(session)
 
 
 _process = TurnProcess(settings, lambda session: wake_session(app, session), _look)
@@ -71,7 +83,7 @@ def run_turn(session: str) -> None:
 
 
 def _give_back(session: str) -> None:
-    """Let another process have the wake-up: this one has no room, or its loop hangs."""
+    """Let another process have the wake-up: this one has no room, or drains, or its loop hangs."""
     info("wake_up_given_back", session=session)
     try:
         wake_session(app, session)
