@@ -22,6 +22,7 @@ from worker.engine.loop_watch import LoopWatch, hung_after_s
 from worker.engine.presence import Doing, Presence
 from worker.engine.seats import Seats
 from worker.engine.shutdown import Leaving, Shutdown
+from worker.engine.started import tell_started
 from worker.observability import configure_logging, configure_sentry, fault, info, warn
 from worker.pool import HANDOVER_THREADS, pool_with_room
 from worker.settings import load_settings
@@ -110,7 +111,7 @@ def _start(**_: Any) -> None:
         _presence.start(_loop.loop)
     except Exception as error:  # Celery passes over whatever a signal's receiver raises, but not over an exit
         raise SystemExit(f"the turns process cannot start: {error}") from error
-    info("turns_process_started", concurrency=settings.processes.turns_concurrency)
+    tell_started("turns_process_started", concurrency=settings.processes.turns_concurrency)
 
 
 @signals.worker_shutting_down.connect

@@ -22,6 +22,7 @@ from channels.web.connections import fitted, protocol_of
 from channels.web.process import WebProcess
 from worker.engine.loop import new_event_loop
 from worker.engine.shutdown import Words
+from worker.engine.started import tell_started
 from worker.errors import ConfigurationError
 from worker.observability import configure_logging, configure_sentry, info
 
@@ -50,7 +51,7 @@ async def _serve(settings: Settings) -> None:
     try:
         app = await process.start()
         host, port = listening.getsockname()[:2]
-        info("web_process_started", host=host, port=port)
+        tell_started("web_process_started", host=host, port=port)
         server = _Server(config_of(app, settings.web, connections), process, settings.web.drain_s)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
             signal.signal(signal.SIGHUP, server.handle_exit)
