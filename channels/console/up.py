@@ -4,7 +4,8 @@ What belongs here: starting, prefixing, draining and stopping processes, and sta
 not be known here: what they do.
 
 The processes are in sessions of their own, so Ctrl-C reaches this process alone. It tells the workers first; they
-drain, and the server stops after them. A signal that comes two seconds after the first one or later kills them.
+drain, and the server stops after them. Once more kills them: Ctrl-C whenever it comes, and any other signal that comes
+two seconds after the first one or later.
 
 A process that dies is started again, after ever longer waits: a few turns that take their process down must not end
 everything. Only one that has never yet said that it has started is given up, for it would end in the same way again.
@@ -133,7 +134,7 @@ class _Foreman:
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, *_hang_up()):
-            loop.add_signal_handler(number, self._signalled)
+            loop.add_signal_handler(number, self._signalled, number.name)
         try:
             for name in self._lines:
                 await self._start(name)
@@ -241,8 +242,8 @@ class _Foreman:
         while (line := await _line(process.stdout)) is not None:
             self._printed.say(Text.assemble((f"{name:<{width}} | ", style), line))
 
-    def _signalled(self) -> None:
-        word = self._words.hear()
+    def _signalled(self, name: str) -> None:
+        word = self._words.hear(name)
         if word == "again" or (word == "first" and self._stopping.is_set()):
             self._killing.set()
         self._stopping.set()
