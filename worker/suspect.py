@@ -12,6 +12,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from time import monotonic
 
 from worker import metrics
@@ -79,7 +80,12 @@ async def _end_when_alone(process: TurnProcess, parent: int) -> None:
 
 if __name__ == "__main__":
     code = main()
-    os.write(int(sys.argv[2]), metrics.counted())
-    flush_reports()
-    sys.stderr.flush()
-    os._exit(code)  # what a tool has left behind must not keep the process
+    try:
+        os.write(int(sys.argv[2]), metrics.counted())
+    except OSError as error:  # its disk is full: the figures of one turn are lost, and nothing else
+        warn("suspect_not_counted", session=sys.argv[1], error=type(error).__name__)
+    finally:  # what a tool has left behind must not keep the process, and its room
+        with suppress(Exception):
+            flush_reports()
+            sys.stderr.flush()
+        os._exit(code)
