@@ -22,6 +22,7 @@ from worker.consumer import on_signals_taken
 from worker.engine.loop import LoopThread
 from worker.engine.presence import Doing, Presence
 from worker.engine.shutdown import Leaving, Shutdown
+from worker.engine.started import tell_started
 from worker.observability import configure_logging, configure_sentry, fault, info
 from worker.store import connect
 
@@ -79,7 +80,7 @@ def _prepare(**_: Any) -> None:
 
 @signals.worker_ready.connect
 def _tell(**_: Any) -> None:
-    info("delivery_process_started", concurrency=settings.delivery.concurrency)
+    tell_started("delivery_process_started", concurrency=settings.delivery.concurrency)
 
 
 @signals.worker_shutting_down.connect

@@ -13,6 +13,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from time import monotonic
 
 from worker import metrics
@@ -61,7 +62,8 @@ async def _run(settings: WorkerSettings, session: str) -> None:
 
     def has_turn() -> None:
         watch.limit_s = max(_SHORTEST_HANG_S, settings.lease.ttl_s)
-        os.write(int(sys.argv[2]), b"\n")
+        with suppress(OSError):  # the disk is full: the parent takes it for one that comes up, for as long as it may
+            os.write(int(sys.argv[2]), b"\n")
 
     watching = loop.create_task(_end_when_alone(process, os.getppid()))
     try:
@@ -86,5 +88,9 @@ async def _end_when_alone(process: TurnProcess, parent: int) -> None:
 
 if __name__ == "__main__":
     code = main()
-    os.write(int(sys.argv[2]), metrics.counted())
-    end_here(code)
+    try:
+        os.write(int(sys.argv[2]), metrics.counted())
+    except OSError as error:  # its disk is full: the figures of one turn are lost, and nothing else
+        warn("suspect_not_counted", session=sys.argv[1], error=type(error).__name__)
+    finally:  # what a tool has left behind must not keep the process, and its room
+        end_here(code)

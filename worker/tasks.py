@@ -3,11 +3,12 @@
 What belongs here: the one task, and the start and end of the process. What must not be known here: how a turn runs.
 
 The task hands a coroutine to the process's loop and ends; a turn that waits holds no thread. Time limits, cancelling
-and draining are the driver's. A process that is full, or whose loop is late, takes no message, and gives back what it
-had taken. A warm shutdown tells the drivers, they hand their turns over, and the process ends behind the last of them.
-Anything harder is a crash.
+and draining are the driver's. A process that is full, or drains, or whose loop is late, takes no message, and gives
+back what it had taken. A warm shutdown tells the drivers, they hand their turns over, and the process ends behind the
+last of them. Anything harder is a crash.
 """
 
+import asyncio
 from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from worker.engine.loop_watch import LoopWatch, hung_after_s
 from worker.engine.presence import Doing, Presence
 from worker.engine.seats import Seats
 from worker.engine.shutdown import Leaving, Shutdown
+from worker.engine.started import tell_started
 from worker.observability import configure_logging, configure_sentry, fault, info, warn
 from worker.pool import HANDOVER_THREADS, pool_with_room
 from worker.settings import load_settings
@@ -31,14 +33,25 @@ settings = load_settings()
 _loop = LoopThread()
 _watch = LoopWatch(_loop.loop, hung_after_s(settings.lease.ttl_s))
 _seats = Seats(_loop, settings.processes.turns_concurrency)
-app = make_app(
-    settings, concurrency=HANDOVER_THREADS, pool=pool_with_room(lambda: 0 if _watch.is_late else _seats.free)
-)
+
+
+def _room() -> int:
+    return 0 if _watch.is_late or _process.draining else _seats.free
+
+
+app = make_app(settings, concurrency=HANDOVER_THREADS, pool=pool_with_room(_room))
 
 
 def _look(session: str) -> None:
-    if not _seats.take(lambda: _process.run_session(session), partial(_ended, session)):
+    if _process.draining or not _seats.take(lambda: _run(session), partial(_ended, session)):
         _give_back(session)
+
+
+async def _run(session: str) -> None:
+    if _process.draining:  # it has begun while the wake-up waited for a seat, or for the loop
+        await asyncio.to_thread(_give_back, session)
+    else:
+        await _process.run_session(session)
 
 
 _process = TurnProcess(settings, lambda session: wake_session(app, session), _look)
@@ -59,7 +72,7 @@ _shutdown = Shutdown(lambda: _loop.loop.call_soon_threadsafe(_process.drain), se
 
 def _listen() -> None:
     _shutdown.listen()
-    info("turns_process_started", concurrency=settings.processes.turns_concurrency)
+    tell_started("turns_process_started", concurrency=settings.processes.turns_concurrency)
 
 
 on_signals_taken(app, _listen)
@@ -78,7 +91,7 @@ def run_turn(session: str) -> None:
 
 
 def _give_back(session: str) -> None:
-    """Let another process have the wake-up: this one has no room, or its loop hangs."""
+    """Let another process have the wake-up: this one has no room, or drains, or its loop hangs."""
     info("wake_up_given_back", session=session)
     try:
         wake_session(app, session)

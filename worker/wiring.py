@@ -32,7 +32,7 @@ from worker.store.server import warn_of_shortcomings
 from worker.store.tick import StagingTick
 
 _START_PATIENCE_S = 30.0
-_REWOUND_PAUSE_S = 0.2
+_REWOUND_PAUSE_S, _NO_ROOM_PAUSE_S = 0.2, 2.0
 _CUT_OFF_AT = 0.8
 _GIVE_UP_AT = 0.95
 """Shares of the time to shut down: when what still runs is cut off, when the store is asked no more."""
@@ -255,8 +255,9 @@ class TurnProcess:
             await driver.run()
         except StoreFull:  # a hand-over needs no room; the turn is tried again until there is some, or its time is up
             warn("turn_waits_for_room", turn=grant.turn, session=grant.session)
+            # Who finds it due has no room either, and takes a suspect that sleeps behind that for one that hangs.
+            await asyncio.sleep(0 if self._draining else _NO_ROOM_PAUSE_S)
             await accumulator.release()
-            await asyncio.sleep(self._settings.lease.renew_s)
         finally:
             self._tick.remove(accumulator)
             self._drivers.discard(driver)

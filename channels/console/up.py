@@ -4,7 +4,8 @@ What belongs here: starting, prefixing, draining and stopping processes, and sta
 not be known here: what they do.
 
 The processes are in sessions of their own, so Ctrl-C reaches this process alone. It tells the workers first; they
-drain, and the server stops after them. A signal that comes two seconds after the first one or later kills them.
+drain, and the server stops after them. Once more kills them: Ctrl-C whenever it comes, and any other signal that comes
+two seconds after the first one or later.
 
 A process that dies is started again, after ever longer waits: a few turns that take their process down must not end
 everything. Only one that has never yet said that it has started is given up, for it would end in the same way again.
@@ -29,6 +30,7 @@ from channels.deliverer import lease_for
 from channels.embedded import EmbeddedServer, die_with_parent
 from channels.settings import Settings
 from worker.engine.shutdown import Words
+from worker.engine.started import STARTED_FD
 from worker.errors import ConfigurationError
 
 _QUIET = "--without-gossip --without-mingle --without-heartbeat"
@@ -56,8 +58,6 @@ _AGAIN_AFTER_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _STEADY_S = 60.0
 """Who has run so long is started again after the shortest wait."""
-_STARTED = '_process_started"'
-"""What is in the line by which a process says that it has started."""
 _CLOSING_S = 5.0
 _STYLES = ("cyan", "magenta", "green", "yellow")
 
@@ -120,6 +120,7 @@ class _Foreman:
         self._server_died = server_died
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._started_at: dict[str, float] = {}
+        self._started_pipes: dict[str, int] = {}
         self._have_started: set[str] = set()
         self._failures = dict.fromkeys(processes, 0)
         self._due: dict[str, float] = {}
@@ -133,7 +134,7 @@ class _Foreman:
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, *_hang_up()):
-            loop.add_signal_handler(number, self._signalled)
+            loop.add_signal_handler(number, self._signalled, number.name)
         try:
             for name in self._lines:
                 await self._start(name)
@@ -151,16 +152,21 @@ class _Foreman:
         program, *arguments = shlex.split(self._lines[name])
         # That of this environment, whatever PATH says.
         module = (sys.executable, "-m", _MODULES.get(program, program))
-        self._running[name] = process = await asyncio.create_subprocess_exec(
-            *module,
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=self._environment,
-            start_new_session=True,
-            preexec_fn=die_with_parent if sys.platform == "linux" else None,
-        )
+        self._started_pipes[name], told = os.pipe()
+        try:
+            self._running[name] = process = await asyncio.create_subprocess_exec(
+                *module,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=self._environment | {STARTED_FD: str(told)},
+                pass_fds=(told,),
+                start_new_session=True,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
+            )
+        finally:
+            os.close(told)
         loop = asyncio.get_running_loop()
         self._started_at[name] = loop.time()
         self._echoes.append(loop.create_task(self._echo(name, self._styles[name], process)))
@@ -192,6 +198,8 @@ class _Foreman:
         """Whether a new start may mend it; then it has a time for that."""
         now, ended = asyncio.get_running_loop().time(), self._running[name]
         ran_s = now - self._started_at[name]
+        if _was_told(self._started_pipes.pop(name)):
+            self._have_started.add(name)
         if ran_s >= _STEADY_S:
             self._failures[name] = 0
         elif name not in self._have_started:
@@ -232,12 +240,10 @@ class _Foreman:
         assert process.stdout is not None
         width = max(len(each) for each in self._lines)
         while (line := await _line(process.stdout)) is not None:
-            if _STARTED in line:
-                self._have_started.add(name)
             self._printed.say(Text.assemble((f"{name:<{width}} | ", style), line))
 
-    def _signalled(self) -> None:
-        word = self._words.hear()
+    def _signalled(self, name: str) -> None:
+        word = self._words.hear(name)
         if word == "again" or (word == "first" and self._stopping.is_set()):
             self._killing.set()
         self._stopping.set()
@@ -249,6 +255,13 @@ class _Foreman:
 def _hang_up() -> list[signal.Signals]:
     """SIGHUP, by which a terminal takes leave, unless this process is to outlive it."""
     return [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+
+
+def _was_told(pipe: int) -> bool:
+    """Whether an ended process has said into this pipe that it had started."""
+    os.set_blocking(pipe, False)  # what it has left behind may hold the other end
+    with os.fdopen(pipe, "rb", buffering=0) as told:
+        return bool(told.read(1))
 
 
 def _manner(process: asyncio.subprocess.Process) -> str:

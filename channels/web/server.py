@@ -3,7 +3,7 @@
 What belongs here: listening, signals, the order in which it ends. What must not be known here: routes.
 
 SIGTERM: not ready, and live readers are sent away at once; after web.drain_s nobody new is taken; requests under way
-may end within web.stop_s. A second signal two seconds later or more ends it at once. SIGHUP is a SIGTERM.
+may end within web.stop_s. A second signal two seconds later or more, or SIGINT, ends it at once. SIGHUP is a SIGTERM.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from channels.web.connections import fitted, protocol_of
 from channels.web.process import WebProcess
 from worker.engine.loop import new_event_loop
 from worker.engine.shutdown import Words
+from worker.engine.started import tell_started
 from worker.errors import ConfigurationError
 from worker.observability import configure_logging, configure_sentry, info
 
@@ -50,7 +51,7 @@ async def _serve(settings: Settings) -> None:
     try:
         app = await process.start()
         host, port = listening.getsockname()[:2]
-        info("web_process_started", host=host, port=port)
+        tell_started("web_process_started", host=host, port=port)
         server = _Server(config_of(app, settings.web, connections), process, settings.web.drain_s)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
             signal.signal(signal.SIGHUP, server.handle_exit)
@@ -115,12 +116,13 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what a signal handler is given
         """A signal has come."""
-        word = self._words.hear()
+        name = signal.Signals(sig).name
+        word = self._words.hear(name)
         if word == "again":
             self.should_exit = True
             self.force_exit = True
         elif word == "first":
-            self._loop.call_soon_threadsafe(self._drain, signal.Signals(sig).name)
+            self._loop.call_soon_threadsafe(self._drain, name)
 
     def _drain(self, name: str) -> None:
         info("web_process_draining", signal=name)

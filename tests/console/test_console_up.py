@@ -44,7 +44,7 @@ signal.signal(signal.SIGINT, lambda *_: print("interrupted", name, flush=True))
 if manner == "dies":
     sys.exit(7)
 if manner.startswith("poisoned"):
-    print('{"event": "two_process_started"}', flush=True)
+    os.write(int(os.environ["NOTIFY_STARTED_FD"]), b"\\n")
 if manner == "crashes" or (manner == "crashes-once" and runs == 1) or (manner == "poisoned" and runs <= 2):
     os.kill(os.getpid(), signal.SIGKILL)
 if manner == "poisoned-at-once" and runs == 1:
@@ -254,8 +254,20 @@ def test_a_second_signal_kills_what_does_not_end(start: Start) -> None:
     up.wait_for("ready one", "ready two")
     up.process.send_signal(signal.SIGINT)
     up.wait_for("drained one", "ignores two")
-    assert up.insist(signal.SIGINT) == 0
+    assert up.insist(signal.SIGTERM) == 0
     assert "killing two, which has not ended" in up.printed
+
+
+@pytest.mark.requirement("console:up:second-signal-kills")
+def test_ctrl_c_twice_kills_at_once(start: Start) -> None:
+    """No supervisor sends it: it is a person, who has read that once more kills."""
+    up = start(one="stubborn")
+    up.wait_for("ready one")
+    up.process.send_signal(signal.SIGINT)
+    up.wait_for("once more kills them")
+    up.process.send_signal(signal.SIGINT)
+    assert up.wait_for_end() == 0
+    assert "killing one, which has not ended" in up.printed
 
 
 @pytest.mark.requirement("console:up:second-signal-kills")

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import redis.asyncio
 
 from tests.support.stack import eventually, stand_in
 from tests.support.whole_turns import settings_of
-from worker import api
+from worker import api, wiring
 from worker.errors import StoreFull
 from worker.output.events import ToolCallOutput, ToolResultOutput
 from worker.process_sections import ProcessSettings
@@ -20,6 +21,10 @@ from worker.wiring import TurnProcess
 
 INSTALLED = Path(__file__).parents[1] / "process" / "installed"
 WITHIN_S = 20.0
+PAUSE_S = 1.5
+"""Longer than a lease in the test that has it."""
+MOST_STEPS = 50
+"""So often the loop turns at most from a release to the end."""
 SCRIPT = """
 [[calls]]
 steps = [ { tool = "gate" }, { tool = "note" } ]
@@ -85,6 +90,54 @@ async def test_a_tool_that_runs_when_the_store_becomes_full_ends_and_is_recorded
     assert [each.name for each in outputs if isinstance(each, ToolCallOutput)] == ["gate", "note"]
     assert [each.result for each in outputs if isinstance(each, ToolResultOutput)] == ["open", "noted"]
     assert (tmp_path / "runs").read_text(encoding="utf-8") == f"{turn}:1:1\n"
+
+
+@pytest.mark.requirement("survive:suspect:full-store")
+async def test_who_has_no_room_keeps_the_turn_while_it_waits_and_ends_as_soon_as_it_gives_it_back(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease is renewed meanwhile, so nobody finds the turn due; behind the release nothing keeps the process."""
+    release, at_release, released = ExecutionOutputAccumulator.release, asyncio.Event(), asyncio.Event()
+    began: list[float] = []
+
+    async def full(*_: Any, **__: Any) -> None:
+        began.append(monotonic())
+        raise StoreFull("no room")
+
+    async def told(self: ExecutionOutputAccumulator) -> None:
+        at_release.set()
+        await release(self)
+        released.set()
+
+    monkeypatch.setattr(ExecutionOutputAccumulator, "open_call", full)
+    monkeypatch.setattr(ExecutionOutputAccumulator, "release", told)
+    monkeypatch.setattr(wiring, "_NO_ROOM_PAUSE_S", PAUSE_S)
+    async with stand_in(SCRIPT, tmp_path) as provider:
+        lease = {"ttl_s": 0.8, "renew_s": 0.1, "sweep_s": 0.1}
+        settings = settings_of(real_url, provider.base_url, lease=lease)
+        process = TurnProcess(settings)
+        await process.start()
+        try:
+            turn, session = await _submitted(settings, real_redis)
+            driving = asyncio.ensure_future(process.run_turn(session))
+            async with asyncio.timeout(WITHIN_S):
+                await at_release.wait()
+                paused_s = monotonic() - began[0]
+                record = await read_turn(real_redis, turn)
+                await released.wait()
+            for _ in range(MOST_STEPS):
+                await asyncio.sleep(0)
+            is_done = driving.done()
+            await driving
+        finally:
+            await process.stop()
+        assert record is not None
+        assert (record.state, record.crashes, len(began)) == ("running", 0, 1)
+        assert paused_s >= PAUSE_S
+        assert is_done, "it does not sleep on a turn that it has given back"
+        given_back = await read_turn(real_redis, turn)
+        assert given_back is not None
+        assert given_back.state == "queued"
 
 
 async def _submitted(settings: Any, client: redis.asyncio.Redis) -> tuple[str, str]:

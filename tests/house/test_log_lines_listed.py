@@ -15,7 +15,13 @@ OF_A_FAULT = {"error", "place"}
 OF_A_WARNING_OF_A_TURN = {"turn", "session"}
 """What the driver adds to a line that the machine of a turn asks for."""
 
-HANDED_ON = {"worker/engine/driver.py", "worker/observability.py", "channels/web/live.py", "channels/loops.py"}
+HANDED_ON = {
+    "worker/engine/driver.py",
+    "worker/engine/started.py",
+    "worker/observability.py",
+    "channels/web/live.py",
+    "channels/loops.py",
+}
 """Modules that write a line whose name another place gives them: that place is looked at."""
 
 
@@ -41,6 +47,8 @@ def said_in(path: str, tree: ast.Module) -> Iterator[Said]:
                 case "tell" if isinstance(node.func, ast.Name):
                     yield from _of_call(path, node, "info")
                     yield from _of_call(path, node, "warn")
+                case "tell_started":
+                    yield from _of_call(path, node, "info")
                 case "Warn":
                     yield _constant(node.args[0]), "warning", OF_A_WARNING_OF_A_TURN, True
                 case "keep_going":  # of a loop, by its name

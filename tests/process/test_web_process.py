@@ -176,6 +176,18 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path, real_url: str) ->
         assert web.exit_code() == 0
 
 
+@pytest.mark.requirement("web:drain")
+async def test_ctrl_c_twice_ends_it_at_once(tmp_path: Path, real_url: str) -> None:
+    async with Stack(tmp_path, real_url) as stack:
+        stack.configure(SETTINGS.format(base_url="http://127.0.0.1:9/v1").replace("drain_s = 2", "drain_s = 300"))
+        web = stack.start("web")
+        await address_of(stack, web)
+        web.send(signal.SIGINT)
+        await stack.logged(web, "web_process_draining")
+        web.send(signal.SIGINT)
+        assert web.exit_code() == 0
+
+
 @pytest.mark.requirement("web:settings")
 async def test_a_port_that_is_taken_is_told_with_its_setting(tmp_path: Path, real_url: str) -> None:
     async with Stack(tmp_path, real_url) as stack:

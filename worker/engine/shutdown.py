@@ -7,6 +7,7 @@ SIGTERM begins a drain, and so does SIGHUP, with which Celery would restart itse
 SIGTERM two seconds later or more, wants the process gone: it ends at once, as if it had crashed, and others take over
 what it held. Celery would wait for its threads then, and they for their turns. A SIGTERM that comes sooner is the first
 one again: many supervisors signal each process of a unit, and a parent passes on to its children what they heard, too.
+A second SIGINT is a person's, who is not made to wait.
 
 Behind the last of the work Celery has words with its broker, and waits for each as long as for any other: half a minute
 where that is silent. Nobody else waits for it: a wake-up that is lost does no harm. Nor does anybody wait for what
@@ -31,7 +32,7 @@ OUT_OF_TIME = 75
 """Exit code of a process that had to be cut off in its drain: EX_TEMPFAIL of sysexits.h."""
 
 AGAIN_AFTER_S = 2.0
-"""A signal that comes sooner than this after the first one is that one again."""
+"""What a supervisor sends sooner than this after the first signal is that one again."""
 
 PARTING_S = 3.0
 """So long may Celery part from its broker, which answers within a second if it does."""
@@ -39,7 +40,7 @@ PARTING_S = 3.0
 _SIGNALLED = 128
 _LINE_LIMIT_S = 0.5
 _PASSED_ON = ("SIGTERM", "SIGHUP")
-"""What supervisors and parents send. SIGINT twice is a person, and Celery would not drain any more."""
+"""What supervisors and parents send."""
 
 
 class Words:
@@ -48,13 +49,13 @@ class Words:
     def __init__(self) -> None:
         self._first: float | None = None
 
-    def hear(self) -> Literal["first", "echo", "again"]:
-        """One has come: the first, the same once more, or one of somebody who insists."""
+    def hear(self, name: str) -> Literal["first", "echo", "again"]:
+        """The signal `name` has come: the first, the same once more, or one of somebody who insists."""
         now = monotonic()
         if self._first is None:
             self._first = now
             return "first"
-        return "echo" if now - self._first < AGAIN_AFTER_S else "again"
+        return "echo" if name in _PASSED_ON and now - self._first < AGAIN_AFTER_S else "again"
 
 
 def end_at_once(why: str, code: int, **fields: Field) -> NoReturn:
@@ -137,8 +138,8 @@ class Shutdown:
 
     def told(self, name: str) -> None:
         """The process was told to end by the signal `name`."""
-        word = self._words.hear()
-        if name == "SIGQUIT" or word == "again" or (word == "echo" and name not in _PASSED_ON):
+        word = self._words.hear(name)
+        if name == "SIGQUIT" or word == "again":
             end_at_once(name, _SIGNALLED + getattr(signal, name, signal.SIGTERM))
         if word == "echo":
             return
