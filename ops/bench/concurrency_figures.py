@@ -10,6 +10,8 @@ from typing import Any
 
 AGE_P99_MS = 250.0
 """How old a delta may be when it reaches a reader, in 99 of 100 cases."""
+SHARE = 0.98
+"""So much of what was to come must have come: of the deltas to the turns, and of a turn's deltas to its reader."""
 WAITING_KB = 60.0
 """How much memory a turn may take that only waits."""
 
@@ -60,13 +62,21 @@ def memory_kb(before: Used, after: Used, count: int) -> float:
 
 
 def holds(found: dict[str, Any]) -> bool:
-    """Whether a load was borne: young deltas, no watchdog that misfired, all turns ended well, at the full pace."""
+    """Whether a load was borne: young deltas, no watchdog that misfired, all turns ended well, at the full pace.
+
+    Each reader must have got nearly each delta of its turn as a delta: one that it got in a snapshot, or never, has no
+    age, and the oldest would be missing.
+    """
+    watched_deltas = found["deltas_per_s"] / found["turns"] * found["watched"] * found["seconds"]
     return bool(
         found["age_ms"]["p99"] <= AGE_P99_MS
         and found["resumes"] == 0
         and found["discards_seen"] == 0
         and found["completed"] == found["turns"]
-        and found["deltas_per_s"] >= 0.98 * found["nominal_per_s"]
+        and found["deltas_per_s"] >= SHARE * found["nominal_per_s"]
+        and found["readers_failed"] == 0
+        and found["readers_reset"] == 0
+        and found["ages"] >= SHARE * watched_deltas
     )
 
 

@@ -75,6 +75,7 @@ def stream(room: Room, load: Load) -> dict[str, Any]:
         whole = Window(room, workers)
         turns = asyncio.run(_submit(room, settings, "stream", load.turns))
         read = turns[:: max(1, round(1 / load.watched))]
+        room.readers.ask("begin")
         for turn in read:
             room.readers.tell(turn)
         wait_until(lambda: room.provider.ask("status")["streaming"] == load.turns, f"{load.turns} streams", 120)
@@ -112,6 +113,8 @@ def _steady(room: Room, workers: Workers, whole: Window, load: Load) -> dict[str
         "resumes": len(_logged(workers, "turn_call_resumed")),
         "discards_seen": seen["discards"],
         "readers_failed": seen["failed"],
+        "readers_reset": seen["resets"],
+        "readers_again": seen["again"],
         "warnings": _warnings(workers),
         **_costs(whole, steady, deltas, load.turns),
     }

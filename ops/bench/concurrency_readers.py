@@ -2,28 +2,34 @@
 
 What belongs here: attaching, reading on, ages. What must not be known here: who streams, what ages are good.
 
-Runs in a process of its own. Reads the ids of turns, one a line; then `measure`, from which on ages are counted, and
-`report`: it answers with a line of JSON. After `web URL TOKEN` turns are read over HTTP, as the product's readers do;
-before it straight from the server. Readers run until their turns have ended. Ends with its standard input.
+Runs in a process of its own. Reads `begin`, which forgets the load before; the ids of turns, one a line; `measure`,
+from which on ages are counted; and `report`: it answers with a line of JSON. After `web URL TOKEN` turns are read over
+HTTP, as the product's readers do; before it straight from the server. Readers run until their turns have ended. Ends
+with its standard input.
 """
 
 import asyncio
+import contextlib
 import json
 import re
 import sys
 from array import array
+from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
 
 import aiohttp
 import uvloop
 
+from worker.codecs.sse import SseDecoder, SseEvent
 from worker.output.events import Output, TextDeltaOutput, TextStreamDiscardedOutput, TurnCompletedOutput, decode
+from worker.output.snapshot import Snapshot
 from worker.store import connect
 from worker.store.outputs import attach, outputs_after, watch
 
 WATCH_S = 30.0
 _BLOCK_S = 5.0
+_AGAIN_S = 0.05
 _STAMP = re.compile(r"@(\d{15}) ")
 
 
@@ -34,6 +40,11 @@ class Readers:
         self._redis = connect.open_redis(url, block_s=_BLOCK_S, connections=1000)
         self._web: tuple[aiohttp.ClientSession, str] | None = None
         self._following: set[asyncio.Task[None]] = set()
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from nothing: the turns of the load before have ended."""
+        self._following.clear()
         self._counts = False
         self.ages = array("q")
         self.ends = array("q")
@@ -41,6 +52,10 @@ class Readers:
         self.batches = 0
         self.discards = 0
         self.attached = 0
+        self.resets = 0
+        """How often a reader was given a snapshot in place of outputs, but for the first."""
+        self.again = 0
+        """How often one asked again, since its connection had ended before its turn."""
 
     def follow(self, turn: str) -> None:
         """Read a turn to its end."""
@@ -57,6 +72,14 @@ class Readers:
             timeout=aiohttp.ClientTimeout(total=None, sock_read=60),
         )
         self._web = (session, url)
+
+    async def close(self) -> None:
+        """Read no more."""
+        for task in self._following:
+            task.cancel()
+        if self._web is not None:
+            await self._web[0].close()
+        await self._redis.aclose()
 
     def measure(self) -> None:
         """Count ages from now on."""
@@ -75,6 +98,8 @@ class Readers:
             "failed": sum(task.done() and task.exception() is not None for task in self._following),
             "batches": self.batches,
             "discards": self.discards,
+            "resets": self.resets,
+            "again": self.again,
             "ages_ms": [round(age / 1e6, 2) for age in self.ages],
             "ends_ms": [round(age / 1e6, 2) for age in self.ends],
         }
@@ -98,28 +123,43 @@ class Readers:
 
     async def _read_web(self, turn: str) -> None:
         """Follow the server-sent events of a turn, and ask again where a connection ends before the turn."""
+        reading = _Reading()
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                await self._read_on(turn, reading)
+            if reading.has_ended:
+                return
+            self.again += 1
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _read_on(self, turn: str, reading: "_Reading") -> None:
+        """One connection, from the last id on."""
         assert self._web is not None
         session, url = self._web
-        last_id, sent_last = "", 0
-        while True:
-            headers = {"Last-Event-ID": last_id} if last_id else {}
-            async with session.get(f"{url}/v1/turns/{turn}/events", headers=headers) as answer:
-                assert answer.status == 200, f"{turn}: the web process answered {answer.status}"
-                self.attached += not last_id
-                rest = b""
-                async for data in answer.content.iter_any():
-                    now = monotonic_ns()
-                    self.batches += 1
-                    *blocks, rest = (rest + data).split(b"\n\n")
-                    for block in blocks:
-                        fields = dict(line.split(": ", 1) for line in block.decode().split("\n") if ": " in line)
-                        last_id = fields.get("id", last_id)
-                        if "data" not in fields or fields["event"] in {"snapshot", "reset"}:
-                            continue
-                        output = decode(fields["data"])
-                        sent_last = self._take(output, now, sent_last)
-                        if isinstance(output, TurnCompletedOutput):
-                            return
+        headers = {"Last-Event-ID": reading.last_id} if reading.last_id else {}
+        async with session.get(f"{url}/v1/turns/{turn}/events", headers=headers) as answer:
+            assert answer.status == 200, f"{turn}: the web process answered {answer.status}"
+            decoder = SseDecoder()
+            async for data in answer.content.iter_any():
+                now = monotonic_ns()
+                self.batches += 1
+                for event in decoder.feed(data):
+                    if isinstance(event, SseEvent):
+                        self._take_event(event, now, reading)
+                if reading.has_ended:
+                    return
+
+    def _take_event(self, event: SseEvent, now: int, reading: "_Reading") -> None:
+        reading.last_id = event.last_id or reading.last_id
+        if event.name in {"snapshot", "reset"}:
+            self.resets += reading.is_attached
+            self.attached += not reading.is_attached
+            reading.is_attached = True
+            reading.has_ended = Snapshot.model_validate_json(event.data).state == "sealed"
+            return
+        output = decode(event.data)
+        reading.sent_last = self._take(output, now, reading.sent_last)
+        reading.has_ended = isinstance(output, TurnCompletedOutput)
 
     def _take(self, output: Output | None, now: int, sent_last: int) -> int:
         """Count an output; gives when the last delta was sent."""
@@ -135,6 +175,16 @@ class Readers:
         return sent_last
 
 
+@dataclass(slots=True)
+class _Reading:
+    """How far a reader has come. `sent_last`: when the last delta was sent that it has."""
+
+    last_id: str = ""
+    sent_last: int = 0
+    is_attached: bool = False
+    has_ended: bool = False
+
+
 async def main(url: str) -> None:
     """Do as the lines say."""
     readers = Readers(url)
@@ -143,7 +193,9 @@ async def main(url: str) -> None:
         if line.startswith("turn_"):
             readers.follow(line)
             continue
-        if line.startswith("web "):
+        if line == "begin":
+            readers.begin()
+        elif line.startswith("web "):
             await readers.ask_web(*line.split()[1:])
         elif line == "measure":
             readers.measure()

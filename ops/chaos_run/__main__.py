@@ -13,8 +13,9 @@ from typing import Any
 
 from ops.chaos_run.broker import find_rabbitmq
 from ops.chaos_run.configuration import Options
-from ops.chaos_run.judge import Verdict, judge
+from ops.chaos_run.judge import judge
 from ops.chaos_run.run import Outcome, Stage
+from ops.chaos_run.verdict import Verdict
 
 CLEAN, UNCLEAN, USAGE, INTERRUPTED = 0, 1, 2, 130
 FIRST = ("turns", "completed", "failed", "lost", "partial", "wrong_text", "duplicate_deliveries", "duplicate_ids")

@@ -22,70 +22,23 @@ once, in order.
 was killed or frozen between the first POST and the repeat. Any other is `unexplained_duplicates`. All POSTs of one
 message tell the same end, even where two would be right: else they are `contradictions`.
 
-**A tool** may run for an answer that counts, and for no other.
+**A call that was answered completely** is asked again only where a strike explains that the answer was not committed
+(`unexplained_requests`). Once a request for a later call has shown it, it was: then only a process that was frozen with
+the request in its hands may still send it. Another process goes on with a turn only after a strike, too
+(`unexplained_takeovers`).
 """
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
-from ops.chaos_run.records import Exchange, Post, Reading, Records, Run, Strike
-
-STORE = "valkey"
-MUST_NOT_REPEAT = "book"
-UNKNOWN = "outcome is unknown"
-"""What the model is told of a tool call that may have run."""
+from ops.chaos_run.causes import Causes, Moment
+from ops.chaos_run.records import Exchange, Post, Reading, Records
+from ops.chaos_run.tool_runs import judge_asked, judge_starts, judge_told
+from ops.chaos_run.verdict import Verdict
 
 _MARK = re.compile(r"⟨(\d+)\.(\d+\.\d+)\.\d+⟩")
-
-
-@dataclass(slots=True)
-class Verdict:
-    """The figures of a run. `findings`: a sentence for each thing that is wrong, with the number of its message.
-
-    `takeovers`: requests of a turn that came from another process than the one before them, be it after a death, a
-    freeze or a drain; who took a turn over and had nothing to ask is not counted.
-    """
-
-    turns: int
-    completed: int = 0
-    failed: int = 0
-    dead: int = 0
-    lost: int = 0
-    partial: int = 0
-    wrong_text: int = 0
-    wrong_history: int = 0
-    wrong_readings: int = 0
-    duplicate_deliveries: int = 0
-    unexplained_duplicates: int = 0
-    duplicate_ids: int = 0
-    contradictions: int = 0
-    bad_signatures: int = 0
-    tool_calls_twice: int = 0
-    wrong_results: int = 0
-    unasked_tool_runs: int = 0
-    unknown_outcomes: int = 0
-    tool_runs: int = 0
-    requests: int = 0
-    takeovers: int = 0
-    findings: list[str] = field(default_factory=list)
-
-    @property
-    def is_clean(self) -> bool:
-        """Nothing was found, and every turn was completed."""
-        return not self.findings and self.completed == self.turns
-
-    def figures(self) -> dict[str, Any]:
-        """All but the findings."""
-        return {name: value for name, value in asdict(self).items() if name != "findings"}
-
-    def find(self, figure: str, sentence: str) -> None:
-        """Something is wrong."""
-        setattr(self, figure, getattr(self, figure) + 1)
-        self.findings.append(f"{figure}: {sentence}")
 
 
 def judge(records: Records) -> Verdict:
@@ -93,7 +46,10 @@ def judge(records: Records) -> Verdict:
     verdict = Verdict(records.messages, requests=len(records.exchanges))
     exchanges: dict[int, list[Exchange]] = defaultdict(list)
     posts: dict[int, list[Post]] = defaultdict(list)
-    readings = {reading.message: reading for reading in records.readings}
+    readings: dict[int, list[Reading]] = defaultdict(list)
+    causes = Causes(records.strikes, records.lease_s)
+    for reading in records.readings:
+        readings[reading.message].append(reading)
     for exchange in sorted(records.exchanges, key=lambda each: each.n):
         exchanges[exchange.message].append(exchange)
     for post in records.posts:
@@ -103,11 +59,16 @@ def judge(records: Records) -> Verdict:
             posts[post.message].append(post)
     for message in range(records.messages):
         _judge_end(verdict, message, exchanges[message], posts[message])
-        _judge_repeats(verdict, message, posts[message], records.strikes)
+        _judge_repeats(verdict, message, posts[message], causes)
+        _judge_requests(verdict, message, exchanges[message], causes)
+        _judge_takeovers(verdict, message, exchanges[message], causes)
         if message in records.read:
-            _judge_reading(verdict, message, readings.get(message), posts[message])
-        verdict.takeovers += _changes([each.process for each in exchanges[message]])
-    _judge_tools(verdict, records, exchanges, posts)
+            _judge_readings(verdict, message, readings[message], posts[message])
+        turn = next((post.turn for post in posts[message]), None)
+        if turn is not None:
+            judge_told(verdict, message, turn, exchanges[message], records.runs, causes)
+            judge_asked(verdict, message, turn, exchanges[message], records.runs)
+    judge_starts(verdict, records.runs, causes)
     for session in records.sessions:
         _judge_history(verdict, session, exchanges, posts)
     return verdict
@@ -156,7 +117,7 @@ def _kind_of(text: str, message: int, right: set[str]) -> str:
     return "partial" if has_dead or any(text in each for each in right) else "wrong_text"
 
 
-def _judge_repeats(verdict: Verdict, message: int, posts: Sequence[Post], strikes: Sequence[Strike]) -> None:
+def _judge_repeats(verdict: Verdict, message: int, posts: Sequence[Post], causes: Causes) -> None:
     unsigned = sum(not post.is_signed for post in posts)
     if unsigned:
         verdict.find("bad_signatures", f"message {message}: {unsigned} POSTs without a valid signature")
@@ -171,77 +132,46 @@ def _judge_repeats(verdict: Verdict, message: int, posts: Sequence[Post], strike
         if not answered:
             continue
         verdict.duplicate_deliveries += 1
-        if not any(_explains(strike, answered[-1], repeat) for strike in strikes):
+        if not causes.explain_post(answered[-1], repeat):
             verdict.find("unexplained_duplicates", f"message {message}: {repeat.identity} again at {repeat.came:.1f} s")
 
 
-def _explains(strike: Strike, answered: Post, repeat: Post) -> bool:
-    meets = strike.at <= repeat.came and strike.until >= answered.came
-    return meets and strike.process in {STORE, answered.process}
+def _judge_requests(verdict: Verdict, message: int, exchanges: Sequence[Exchange], causes: Causes) -> None:
+    """Each request, in order, against the last complete answer of its call before it, and against later calls."""
+    for number, each in enumerate(exchanges):
+        before = exchanges[:number]
+        answered = [other for other in before if other.call == each.call and other.is_complete]
+        later = [other for other in before if other.call > each.call]
+        then = Moment(each.process, each.came)
+        if later:
+            is_explained = causes.explain_freeze(Moment(later[0].process, later[0].came), then)
+        else:
+            is_explained = not answered or causes.explain(Moment(answered[-1].process, answered[-1].came), then)
+        if not is_explained:
+            sentence = f"message {message}: its call {each.call}, which was answered, again in request {each.n}"
+            verdict.find("unexplained_requests", sentence)
 
 
-def _judge_reading(verdict: Verdict, message: int, reading: Reading | None, posts: Sequence[Post]) -> None:
-    if reading is None:
-        verdict.find("wrong_readings", f"message {message}: its live reader never saw its end")
+def _judge_takeovers(verdict: Verdict, message: int, exchanges: Sequence[Exchange], causes: Causes) -> None:
+    for before, after in pairwise(exchanges):
+        if before.process == after.process:
+            continue
+        verdict.takeovers += 1
+        if not causes.explain(Moment(before.process, before.came), Moment(after.process, after.came)):
+            sentence = f"message {message}: {after.process} goes on with it at {after.came:.1f} s, not {before.process}"
+            verdict.find("unexplained_takeovers", sentence)
+
+
+def _judge_readings(verdict: Verdict, message: int, readings: Sequence[Reading], posts: Sequence[Post]) -> None:
+    if len(readings) != 1:
+        said = f"its live reader saw {len(readings)} ends" if readings else "its live reader never saw its end"
+        verdict.find("wrong_readings", f"message {message}: {said}")
         return
+    (reading,) = readings
     delivered = {post.text for post in posts}
     if delivered != {reading.text} or reading.staged or reading.gaps:
         left = f"{reading.text!r}, {len(reading.staged)} characters that still run, {reading.gaps} gaps"
         verdict.find("wrong_readings", f"message {message}: its reader was left with {left}; delivered: {delivered!r}")
-
-
-def _judge_tools(
-    verdict: Verdict,
-    records: Records,
-    exchanges: dict[int, list[Exchange]],
-    posts: dict[int, list[Post]],
-) -> None:
-    starts = Counter(run.key for run in records.runs if run.event == "start")
-    ended = {run.key for run in records.runs if run.event == "end"}
-    verdict.tool_runs = starts.total()
-    for key in {run.key for run in records.runs if run.tool == MUST_NOT_REPEAT}:
-        if starts[key] > 1:
-            verdict.find("tool_calls_twice", f"{key} was started {starts[key]} times")
-    for message, asked in exchanges.items():
-        turn = next((post.turn for post in posts[message]), None)
-        if turn is not None:
-            _judge_results(verdict, message, turn, asked, ended)
-            _judge_asked(verdict, message, turn, asked, records.runs)
-
-
-def _judge_results(verdict: Verdict, message: int, turn: str, exchanges: Iterable[Exchange], ended: set[str]) -> None:
-    """What the model was told of each tool call: its result, or, of a tool that must not repeat, that it is unknown."""
-    names = {call: name for each in exchanges for call, name in each.tools.items()}
-    told = {
-        (call, index, identity, answer.results.get(identity, ""))
-        for each in exchanges
-        for call, answer in enumerate(each.history, 1)
-        for index, identity in enumerate(answer.calls)
-    }
-    for call, index, identity, result in sorted(told):
-        key = f"{turn}:{call}:{index}"
-        if names.get(identity) == MUST_NOT_REPEAT and UNKNOWN in result:
-            verdict.unknown_outcomes += 1
-        elif result != f"done {key}" or key not in ended:
-            verdict.find("wrong_results", f"message {message}: of {names.get(identity)} {key} it was told {result!r}")
-
-
-def _judge_asked(verdict: Verdict, message: int, turn: str, exchanges: Sequence[Exchange], runs: Iterable[Run]) -> None:
-    """No tool ran that the answers shown later, or the complete ones of the last call, had not asked for."""
-    last = max(each.call for each in exchanges)
-    names = {identity: name for each in exchanges for identity, name in each.tools.items()}
-    answers = [(call, answer.calls) for each in exchanges for call, answer in enumerate(each.history, 1)]
-    answers += [(last, list(each.tools)) for each in exchanges if each.call == last and each.is_complete]
-    asked = {
-        (f"{turn}:{call}:{index}", names.get(identity))
-        for call, calls in answers
-        for index, identity in enumerate(calls)
-    }
-    ran = {(run.key, run.tool) for run in runs if run.key.startswith(f"{turn}:")}
-    for key, tool in sorted(ran - asked):
-        verdict.find(
-            "unasked_tool_runs", f"message {message}: {tool} {key} ran, and no answer that counts asked for it"
-        )
 
 
 def _judge_history(
@@ -258,7 +188,3 @@ def _judge_history(
             if shown != delivered[:place]:
                 verdict.find("wrong_history", f"message {message}: its request {each.n} shows {shown!r} before it")
                 break
-
-
-def _changes(names: Sequence[str]) -> int:
-    return sum(before != after for before, after in pairwise(names))

@@ -4,8 +4,9 @@ What belongs here: lines to values. What must not be known here: what is right, 
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,16 @@ READINGS = "readings.jsonl"
 class Exchange:
     """One request, the `n`-th, and its answer. `message`, `call`: which of the run's messages, which of its calls.
 
-    `is_complete`: the provider sent all of it. `history`: the answers that the request shows behind its message.
-    `earlier`: those of the session's turns before it. `tools`: name of each tool call that was sent, by its id.
+    `came`: seconds of the run's clock. `is_complete`: the provider sent all of it. `history`: the answers that the
+    request shows behind its message. `earlier`: those of the session's turns before it. `tools`: name of each tool call
+    that was sent, by its id.
     """
 
     n: int
     message: int
     call: int
     process: str
+    came: float
     text: str
     is_complete: bool
     tools: dict[str, str]
@@ -52,11 +55,13 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A line of the tools' ledger."""
+    """A line of the tools' ledger. `at`: seconds of the run's clock."""
 
     event: str
     key: str
     tool: str
+    process: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ class Reading:
 class Records:
     """All of a run. `messages`: how many were submitted, and numbered from 0. `sessions`: their numbers, in order.
 
-    `read`: the messages whose turns had a live reader.
+    `read`: the messages whose turns had a live reader. `lease_s`: how long a turn's lease lasts.
     """
 
     messages: int
@@ -93,29 +98,48 @@ class Records:
     posts: tuple[Post, ...]
     runs: tuple[Run, ...]
     strikes: tuple[Strike, ...]
+    lease_s: float
     read: frozenset[int] = frozenset()
     readings: tuple[Reading, ...] = ()
 
 
-def read_records(folder: Path, messages: int, sessions: Iterable[Iterable[int]], read: Iterable[int] = ()) -> Records:
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What was planned, as `Records` has it. `began`: when the run's clock did."""
+
+    messages: int
+    sessions: tuple[tuple[int, ...], ...]
+    read: frozenset[int]
+    lease_s: float
+    began: datetime
+
+
+def read_records(folder: Path, course: Course) -> Records:
     """The records of a run that is over."""
+    came = {line["n"]: _at(line, course.began) for line in _lines(folder / TRANSCRIPT) if line["event"] == "started"}
     return Records(
-        messages,
-        tuple(tuple(session) for session in sessions),
+        course.messages,
+        course.sessions,
         tuple(
-            exchange_of(line)
+            _exchange(line, came[line["n"]])
             for line in _lines(folder / TRANSCRIPT)
             if line["event"] == "ended" and line["call"] is not None
         ),
         tuple(_post(line) for line in _lines(folder / RECEIVED)),
-        tuple(Run(line["event"], line["key"], line["tool"]) for line in _lines(folder / LEDGER)),
+        tuple(_run(line, course.began) for line in _lines(folder / LEDGER)),
         tuple(Strike(**line) for line in _lines(folder / STRIKES)),
-        frozenset(read),
+        course.lease_s,
+        course.read,
         tuple(Reading(**line) for line in _lines(folder / READINGS)),
     )
 
 
-def exchange_of(line: dict[str, Any]) -> Exchange:
+def _at(line: dict[str, Any], began: datetime) -> float:
+    """When a line was written, in seconds of the run's clock: the machine's own must not be set during a run."""
+    return (datetime.fromisoformat(line["at"]) - began).total_seconds()
+
+
+def _exchange(line: dict[str, Any], came: float) -> Exchange:
     """One line `ended` of the transcript."""
     sent, request = line["sent"], line["request"]
     turns = turns_of(line["wire"], request)
@@ -124,6 +148,7 @@ def exchange_of(line: dict[str, Any]) -> Exchange:
         message=int(line["conversation"]),
         call=line["call"],
         process=request["headers"].get("x-chaos-process", ""),
+        came=came,
         text=sent["text"],
         # A client that has read the finish reason may leave before the last bytes are out.
         is_complete=line["ended"] == "complete" or sent["finish_reason"] is not None,
@@ -131,6 +156,10 @@ def exchange_of(line: dict[str, Any]) -> Exchange:
         history=tuple(turns[-1]),
         earlier=tuple(tuple(turn) for turn in turns[1:-1]),
     )
+
+
+def _run(line: dict[str, Any], began: datetime) -> Run:
+    return Run(line["event"], line["key"], line["tool"], line["process"], _at(line, began))
 
 
 def _post(line: dict[str, Any]) -> Post:

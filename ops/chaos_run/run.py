@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
@@ -30,7 +31,7 @@ from ops.chaos_run.broker import RabbitMQ, find_rabbitmq
 from ops.chaos_run.configuration import DELIVERY_TIMEOUT_S, Options, settings_text
 from ops.chaos_run.readers import WATCH_S, Readers, is_read
 from ops.chaos_run.receiver import Receiver
-from ops.chaos_run.records import LEDGER, READINGS, RECEIVED, TRANSCRIPT, Records, Strike, read_records
+from ops.chaos_run.records import LEDGER, READINGS, RECEIVED, TRANSCRIPT, Course, Records, Strike, read_records
 from ops.chaos_run.stage import Server, Worker, free_ports, install_tools, python_path, until, without_settings
 from ops.chaos_run.story import Plan, Story, plan_of
 from ops.chaos_run.strikes import Leases, Striker, plan_strikes
@@ -79,6 +80,7 @@ class Stage:
         self._folder = folder
         self._say = say
         self._started = monotonic()
+        self._began = datetime.now(UTC)  # noqa: TID251 - the transcript has the time of day
         self._server = Server(folder / "valkey")
         self._workers: list[Worker] = []
 
@@ -92,8 +94,11 @@ class Stage:
             self._server.start()
             striker = await self._perform(open_)
         ended = [sentence for worker in self._workers for sentence in worker.ended_by_itself]
-        read = filter(is_read, range(options.messages))
-        records = read_records(self._folder, options.messages, sessions.values(), read)
+        numbers = tuple(tuple(session) for session in sessions.values())
+        read = frozenset(filter(is_read, range(options.messages)))
+        records = read_records(
+            self._folder, Course(options.messages, numbers, read, striker.leases.turn_s, self._began)
+        )
         return Outcome(records, striker.strikes, self._clock(), ended, list(faults_in(self._folder)))
 
     async def _perform(self, open_: AsyncExitStack) -> Striker:

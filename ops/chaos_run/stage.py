@@ -136,7 +136,7 @@ class Worker:
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
-                env={**self._environment, **dict.fromkeys(HEADER_SETTINGS, header)},
+                env={**self._environment, **dict.fromkeys(HEADER_SETTINGS, header), "CHAOS_PROCESS": self.name},
                 start_new_session=True,  # Ctrl-C is for the run alone, which ends what it started
                 preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from channels.rehearsal.transcript import Exchange
-from ops.chaos_run.judge import STORE
+from ops.chaos_run.causes import STORE
 from ops.chaos_run.receiver import Receiver
 from ops.chaos_run.records import LEDGER, STRIKES, Strike
 from ops.chaos_run.stage import HEADER, Server, Worker, until
@@ -92,13 +92,13 @@ class Striker:
     ) -> None:
         self.strikes: list[Strike] = []
         self.last_end = 0.0
+        self.leases = leases
         self._file = folder / STRIKES
         self._ledger = _Ledger(folder / LEDGER)
         self._workers = workers
         self._server = server
         self._exchanges = exchanges
         self._receiver = receiver
-        self._leases = leases
         self._clock = clock
         self._say = say
         self._store = asyncio.Lock()
@@ -137,7 +137,7 @@ class Striker:
             victim.send(signal.SIGKILL if planned.kind == "kill" else signal.SIGTERM)
             self._note(Strike(planned.kind, name, at, at, streams))
             return
-        lease_s = self._leases.turn_s if victim.kind == "turns" else self._leases.delivery_s
+        lease_s = self.leases.turn_s if victim.kind == "turns" else self.leases.delivery_s
         victim.send(signal.SIGSTOP)
         group.create_task(self._thaw(victim, Strike("freeze", name, at, at, streams), _hold_s(planned, lease_s)))
 
@@ -158,7 +158,7 @@ class Striker:
                 await self._server.revive()
                 self._note(Strike("kill", STORE, at, self._clock(), mid_stream=False))
                 return
-        group.create_task(self._freeze_store(_hold_s(planned, self._leases.turn_s)))
+        group.create_task(self._freeze_store(_hold_s(planned, self.leases.turn_s)))
 
     async def _freeze_store(self, hold_s: float) -> None:
         async with self._store:

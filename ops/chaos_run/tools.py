@@ -2,14 +2,16 @@
 
 What belongs here: what the turns processes load by an entry point. What must not be known here: the run.
 
-A line: {"event": "start" or "end", "key", "tool", "pid"}. Each line is one write of a file that is open for appending,
-so the lines of all processes follow each other whole.
+A line: {"event": "start" or "end", "key", "tool", "pid", "process", "at"}. `process`: its name in the run, from
+CHAOS_PROCESS. `at`: UTC, ISO 8601. Each line is one write of a file that is open for appending, so the lines of all
+processes follow each other whole.
 """
 
 import asyncio
 import json
 import os
 import time
+from datetime import UTC, datetime
 from typing import Annotated
 
 from pydantic import Field
@@ -39,7 +41,9 @@ def look(wait_ms: Wait, context: ToolContext) -> str:
 
 
 def _write(event: str, name: str, key: str) -> None:
-    line = json.dumps({"event": event, "key": key, "tool": name, "pid": os.getpid()}) + "\n"
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")  # noqa: TID251 - read beside the provider's transcript
+    process = {"pid": os.getpid(), "process": os.environ["CHAOS_PROCESS"]}
+    line = json.dumps({"event": event, "key": key, "tool": name, **process, "at": at}) + "\n"
     handle = os.open(os.environ["CHAOS_LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(handle, line.encode())

@@ -1,6 +1,7 @@
 """What a run writes down is read back as it was: transcript in three wire formats, receiver's file, ledger, strikes."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -10,7 +11,7 @@ from channels.rehearsal.server import StandIn
 from channels.rehearsal.wire import Question
 from ops.chaos_run import tools
 from ops.chaos_run.receiver import Receiver
-from ops.chaos_run.records import LEDGER, RECEIVED, STRIKES, TRANSCRIPT, Strike, read_records
+from ops.chaos_run.records import LEDGER, RECEIVED, STRIKES, TRANSCRIPT, Course, Records, Strike, read_records
 from ops.chaos_run.said import Answer
 from ops.chaos_run.story import WIRES, Story, plan_of
 from tests.support.stack import SECRET
@@ -38,6 +39,18 @@ LONG = next(
     if len(plan_of(SEED, number).tools) == 3 and not SILENT & steps_of(number) and "Reset" in steps_of(number)
 )
 """A message whose third call is its last, and of which an attempt dies, but none falls silent."""
+
+
+BEGAN = datetime.now(UTC)  # noqa: TID251 - lines have the time of day
+
+
+def records_of(folder: Path, messages: int = 0, sessions: tuple[tuple[int, ...], ...] = ()) -> Records:
+    """The records in a folder, of a run that began with this module."""
+    return read_records(folder, Course(messages, sessions, frozenset(), 2.0, BEGAN))
+
+
+def since_began() -> float:
+    return (datetime.now(UTC) - BEGAN).total_seconds()  # noqa: TID251 - as above
 
 
 async def ask(stand_in: StandIn, wire: str, messages: tuple[Message, ...], process: str) -> None:
@@ -68,11 +81,14 @@ async def test_an_exchange_shows_what_was_said_before_and_what_was_sent(tmp_path
         ToolMessage("call_3", "look", "unknown"),
         ToolMessage("call_2", "look", "again"),
     )
+    before = since_began()
     async with StandIn(Story(SEED), transcript_path=tmp_path / TRANSCRIPT) as stand_in:
         await ask(stand_in, wire, messages[:3], "turns-1.1")
         await ask(stand_in, wire, messages, "turns-2.7")
         sent = list(stand_in.transcript.exchanges)
-    exchanges = read_records(tmp_path, LONG + 1, [[LONG]]).exchanges
+    exchanges = records_of(tmp_path, LONG + 1, ((LONG,),)).exchanges
+    came = [before - 0.001, *(each.came for each in exchanges), since_began()]
+    assert came == sorted(came)
     assert [(each.n, each.message, each.call) for each in exchanges] == [
         (number, LONG, 1 if number <= 3 else 3) for number in range(1, 7)
     ]
@@ -93,13 +109,17 @@ async def test_an_exchange_shows_what_was_said_before_and_what_was_sent(tmp_path
 @pytest.mark.requirement("chaos:records:files")
 async def test_each_run_of_a_tool_is_two_lines_of_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHAOS_LEDGER", str(tmp_path / LEDGER))
+    monkeypatch.setenv("CHAOS_PROCESS", "turns-1.2")
+    before = since_began()
     for tool in (tools.book, tools.look):
         assert (await result_of(tool, {"wait_ms": 1})).text == f"done {CONTEXT.key}"
     assert (tools.book.retry_safe, tools.look.retry_safe) == (False, True)
-    runs = read_records(tmp_path, 0, []).runs
-    assert [(run.event, run.tool, run.key) for run in runs] == [
-        (event, name, CONTEXT.key) for name in ("book", "look") for event in ("start", "end")
+    runs = records_of(tmp_path).runs
+    assert [(run.event, run.tool, run.key, run.process) for run in runs] == [
+        (event, name, CONTEXT.key, "turns-1.2") for name in ("book", "look") for event in ("start", "end")
     ]
+    at = [before - 0.001, *(run.at for run in runs), since_began()]  # lines have whole milliseconds
+    assert at == sorted(at)
 
 
 @pytest.mark.requirement("chaos:records:files")
@@ -118,7 +138,7 @@ async def test_a_post_is_acknowledged_once_its_answer_is_out(tmp_path: Path) -> 
                 statuses.append(None)
         assert receiver.open == {}
     assert receiver.acknowledged == {str(number) for number in range(10)}
-    posts = read_records(tmp_path, 10, []).posts
+    posts = records_of(tmp_path, 10).posts
     assert [post.is_acknowledged for post in posts] == [status == 204 for status in statuses]
     assert {204, 503, None} == set(statuses)
     assert [(post.identity, post.message) for post in posts] == [(f"id_{n % 10}", n % 10) for n in range(30)]
@@ -132,4 +152,4 @@ async def test_a_post_is_acknowledged_once_its_answer_is_out(tmp_path: Path) -> 
 def test_a_strike_is_read_as_it_was_written(tmp_path: Path) -> None:
     line = {"kind": "freeze", "process": "turns-1.1", "at": 1.0, "until": 2.5, "mid_stream": True}
     (tmp_path / STRIKES).write_text(json.dumps(line) + "\n", encoding="utf-8")
-    assert read_records(tmp_path, 0, []).strikes == (Strike("freeze", "turns-1.1", 1.0, 2.5, True),)
+    assert records_of(tmp_path).strikes == (Strike("freeze", "turns-1.1", 1.0, 2.5, True),)

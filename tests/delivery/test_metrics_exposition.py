@@ -150,7 +150,7 @@ async def test_figures_that_cannot_be_read_cost_those_of_their_process_alone(rea
 @pytest.mark.requirement("status:other-versions")
 async def test_a_process_of_another_version_hides_no_other(real_url: str, real_redis: Any) -> None:
     figures = b"# TYPE lastword_turns_unsealed gauge\nlastword_turns_unsealed 3\n"
-    figures += b"# TYPE lastword_due counter\nlastword_due_total 1\n"
+    figures += b"# TYPE lastword_due_total counter\nlastword_due_total 1\n"
     with redis.Redis.from_url(real_url) as client:
         processes.report(client, "good", TOLD, figures, 60)
         for name, changes in (
@@ -166,6 +166,7 @@ async def test_a_process_of_another_version_hides_no_other(real_url: str, real_r
     text = (await exposition.render(real_redis, settings(real_url))).decode()
     assert text.count("# TYPE lastword_turns_unsealed gauge") == 1
     assert text.count("# TYPE lastword_due gauge") == 1
+    assert "lastword_due_total" not in text
     assert samples(text, "lastword_turns_unsealed") == [({}, 0.0), ({"role": "turns", "process": "good"}, 3.0)]
 
 
@@ -253,6 +254,14 @@ async def test_attempts_are_counted_by_how_they_were_settled(fake_redis: Any) ->
             replace(
                 FINE,
                 processes=[replace(PROCESSES[0], told=replace(TOLD, draining=True)), PROCESSES[1]],
+                turns=[replace(TURNS, waiting=1)],
+            ),
+            ["no_turns_process"],
+        ),
+        (
+            replace(
+                FINE,
+                processes=[replace(PROCESSES[0], told=replace(TOLD, stopped=True)), PROCESSES[1]],
                 turns=[replace(TURNS, waiting=1)],
             ),
             ["no_turns_process"],

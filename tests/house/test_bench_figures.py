@@ -26,6 +26,11 @@ FOUND: dict[str, Any] = {
     "turns": 500,
     "deltas_per_s": 9_900,
     "nominal_per_s": 10_000,
+    "watched": 50,
+    "seconds": 30.0,
+    "ages": 29_200,
+    "readers_failed": 0,
+    "readers_reset": 0,
 }
 
 
@@ -57,6 +62,10 @@ def test_what_was_not_seen_is_null_in_json() -> None:
         {"discards_seen": 1},
         {"completed": 499},
         {"deltas_per_s": 9_700},
+        {"readers_failed": 1},
+        {"readers_reset": 1},
+        {"ages": 29_000},
+        {"ages": 10, "readers_failed": 49},
     ],
 )
 def test_a_load_is_borne_only_if_nothing_is_wrong(worse: dict[str, Any]) -> None:

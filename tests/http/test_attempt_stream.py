@@ -10,7 +10,8 @@ import httpx
 import orjson
 import pytest
 
-from tests.support.peer import Act, Conversation, Peer, closed_port, within
+from tests.support.peer import Act, Conversation, Peer, within
+from tests.support.ports import free_port
 from worker.codecs.anthropic_messages import AnthropicCodec
 from worker.codecs.codec import Codec, EncodedRequest
 from worker.codecs.events import Completed, Failed, Keepalive, ReasoningDelta, TextDelta, ToolCall
@@ -422,7 +423,7 @@ async def test_a_redirect_is_named_and_not_followed(client: httpx.AsyncClient) -
 
 @pytest.mark.requirement("http:stream:not-reached")
 async def test_a_closed_port_may_be_asked_again_and_names_the_setting(client: httpx.AsyncClient) -> None:
-    port = closed_port()
+    port = free_port()
     ((event,),) = await batches(client, endpoint(f"http://127.0.0.1:{port}/v1"))
     assert event == NotAnswered(
         3,

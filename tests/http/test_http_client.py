@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from tests.support.peer import Conversation, Peer, closed_port, hang, within
+from tests.support.peer import Conversation, Peer, hang, within
+from tests.support.ports import free_port
 from worker.http import open_client, read_start, retry_after_s
 
 BIG = 20_000_000
@@ -52,7 +53,7 @@ async def test_a_redirect_is_not_followed(client: httpx.AsyncClient) -> None:
 @pytest.mark.requirement("http:client:keeps-nothing")
 async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{closed_port()}")
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("NO_PROXY", "")
     monkeypatch.setenv("no_proxy", "")
     async with Peer(answer_ok) as peer, open_client(connect_timeout_s=2) as client:

@@ -13,7 +13,8 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_reqrep import ConnectionKey
 
-from tests.support.peer import Act, Conversation, Peer, closed_port, hang, within
+from tests.support.peer import Act, Conversation, Peer, hang, within
+from tests.support.ports import free_port
 from worker.http import HTTP_FAULTS, HttpFault, classify, open_client
 
 SECRETS = "/secret-path?key=secret-query"
@@ -165,7 +166,7 @@ async def test_a_reset_before_the_request_is_read_is_never_taken_for_not_sent(
 @pytest.mark.requirement("http:fault:by-what-happened")
 @pytest.mark.requirement("http:fault:never-sent-by-mistake")
 async def test_a_closed_port_is_refused_and_nothing_was_sent(client: httpx.AsyncClient) -> None:
-    port = closed_port()
+    port = free_port()
     fault = await fault_of(client, f"http://127.0.0.1:{port}{SECRETS}")
     assert fault == HttpFault("connect_refused", "no", f"nothing listens at 127.0.0.1:{port} (connection refused)")
 

@@ -379,11 +379,11 @@ async def test_what_is_harder_than_sigterm_ends_the_process_at_once_and_loses_no
 @pytest.mark.parametrize("kind", ["turns", "delivery"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGQUIT, 128 + signal.SIGQUIT), (signal.SIGHUP, 0)])
 async def test_a_process_that_still_waits_for_its_broker_hears_the_same_signals(
-    number: signal.Signals, code: int, kind: str, tmp_path: Path, real_url: str, free_tcp_port: int
+    number: signal.Signals, code: int, kind: str, tmp_path: Path, real_url: str, unused_port: int
 ) -> None:
     async with Stack(tmp_path, real_url) as stack:
         stack.configure(settings("http://127.0.0.1:9/v1"))
-        environment = {"LASTWORD_BROKER_URL": f"redis://127.0.0.1:{free_tcp_port}/0"}
+        environment = {"LASTWORD_BROKER_URL": f"redis://127.0.0.1:{unused_port}/0"}
         process = stack.start(kind, environment=environment)
 
         async def look() -> str:

@@ -200,7 +200,7 @@ async def test_a_suspect_that_a_supervisor_signals_with_its_parent_is_not_blamed
 
 
 @pytest.mark.requirement("survive:suspect:redis-away")
-def test_a_suspect_that_cannot_reach_redis_reports_no_fault_of_its_own(tmp_path: Path, free_tcp_port: int) -> None:
+def test_a_suspect_that_cannot_reach_redis_reports_no_fault_of_its_own(tmp_path: Path, unused_port: int) -> None:
     """With less patience than the 30 s of the product."""
     code = (
         "import sys, worker.wiring; worker.wiring._START_PATIENCE_S = 0.5\n"
@@ -208,7 +208,7 @@ def test_a_suspect_that_cannot_reach_redis_reports_no_fault_of_its_own(tmp_path:
     )
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("LASTWORD_")},
-        "LASTWORD_REDIS_URL": f"redis://127.0.0.1:{free_tcp_port}/0",
+        "LASTWORD_REDIS_URL": f"redis://127.0.0.1:{unused_port}/0",
         "LASTWORD_PROVIDERS__MAIN__BASE_URL": "http://127.0.0.1:9/v1",
         "LASTWORD_PROVIDERS__MAIN__MODEL": "stand-in",
         "PYTHONPATH": str(Path(__file__).parents[2]),

@@ -1,31 +1,24 @@
 """The accumulator against a plain model, over a line that loses requests and replies, with takeovers at any time."""
 
-import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
-import fakeredis
 import pytest
-import redis
-import redis.asyncio
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
-from tests.store.lossy import Fault, Lossy, dump
+from tests.store.lossy import Fault, dump
+from tests.store.model_machine import FAULTS, StoreMachine, run_on_the_fake, run_on_the_server
 from tests.store.turns import (
     SESSION,
     TTL_S,
-    Redis,
     log_of,
     new_turn,
     outputs_of,
@@ -61,13 +54,11 @@ from worker.store.tick import StagingTick
 from worker.turn.facts import Committed, Fact, ToolEnded, ToolStarted
 from worker.turn.usage import NO_USAGE, UsageTotals
 
-T = TypeVar("T")
 TEXTS = st.sampled_from(["", "a", " ", "one two", "naïve ", "\n", "日本", "🙂 end"])
 VERBS = [
     Script("worker.store", verb)
     for verb in ("open_call", "stage", "commit", "discard", "tool_start", "record", "seal", "release")
 ]
-FAULTS = st.lists(st.sampled_from(["request lost", "reply lost"]), max_size=2)
 ONE_FAULT = st.sampled_from(["none", "none", "request lost", "reply lost"])
 
 
@@ -119,39 +110,16 @@ class Model:
         self.unsent = []
 
 
-class AccumulatorMachine(RuleBasedStateMachine):
-    client: Redis
-    blocking: redis.Redis
-
+class AccumulatorMachine(StoreMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.connect()
-        self.lossy = Lossy(self.client)
         self.tick = StagingTick(self.client)
         self.turns: list[Model] = []
-        self.sealed: dict[str, dict[str, Any]] = {}
         self.driver: Any = None
         self.nonce = ""
         self.ghosts: list[tuple[ExecutionOutputAccumulator, str]] = []
         self.reader: tuple[CommitBuffer, str] | None = None
         self.late: tuple[Any, ...] | None = None
-
-    def connect(self) -> None:
-        raise NotImplementedError
-
-    def run(self, work: Awaitable[T]) -> T:
-        return self.loop.run_until_complete(work)
-
-    def teardown(self) -> None:
-        for turn, before in self.sealed.items():
-            assert self.run(self.keys_of(turn)) == before, "a sealed turn changed"
-        self.run(self.client.aclose())
-        self.blocking.close()
-        self.loop.close()
-
-    async def keys_of(self, turn: str) -> dict[str, Any]:
-        return {name: value for name, value in (await dump(self.client)).items() if turn in name}
 
     @property
     def model(self) -> Model:
@@ -517,44 +485,16 @@ def check_order(outputs: list[Output]) -> None:
             assert dead.issuperset(earlier)
 
 
-class FakeMachine(AccumulatorMachine):
-    def connect(self) -> None:
-        server = fakeredis.FakeServer(version=(7,))
-        self.client = fakeredis.FakeAsyncRedis(server=server)
-        self.blocking = fakeredis.FakeRedis(server=server)
-
-
-def machine_on(url: str) -> type[AccumulatorMachine]:
-    class RealMachine(AccumulatorMachine):
-        def connect(self) -> None:
-            self.client = redis.asyncio.Redis.from_url(url)
-            self.blocking = redis.Redis.from_url(url)
-            self.blocking.flushall()
-
-    return RealMachine
-
-
-LIMITS = settings(
-    max_examples=25,
-    stateful_step_count=40,
-    deadline=None,
-    report_multiple_bugs=False,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+EXAMPLES = 25
 
 
 @pytest.mark.requirement("store:model:fake")
 @pytest.mark.timeout(180)
 def test_on_the_fake_the_accumulator_does_what_the_model_does() -> None:
-    run_state_machine_as_test(FakeMachine, settings=LIMITS)
+    run_on_the_fake(AccumulatorMachine, EXAMPLES)
 
 
 @pytest.mark.requirement("store:model:real")
 @pytest.mark.timeout(180)
 def test_on_the_server_the_accumulator_does_what_the_model_does(real_url: str) -> None:
-    with redis.Redis.from_url(real_url) as client:
-        client.config_set("appendfsync", "always")  # else each wait for the disk takes a good part of a second
-        try:
-            run_state_machine_as_test(machine_on(real_url), settings=LIMITS)
-        finally:
-            client.config_set("appendfsync", "everysec")
+    run_on_the_server(AccumulatorMachine, real_url, EXAMPLES)

@@ -1,10 +1,8 @@
 """A tool call that waits for a person: asked on disk, decided once, parked meanwhile, and expired in the end."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
-import fakeredis
 import pytest
 import redis
 import redis.asyncio
@@ -45,17 +43,6 @@ from worker.store.pending import BEGINNING, PendingApproval, Place, find, find_a
 from worker.store.records import read_text
 from worker.turn.facts import ApprovalAsked, ApprovalDecided, Compacted
 from worker.turn.usage import NO_USAGE
-
-
-@pytest.fixture
-def blocking(request: pytest.FixtureRequest, any_redis: Redis) -> Iterator[redis.Redis]:
-    """A blocking client of the same server."""
-    if isinstance(any_redis, fakeredis.FakeAsyncRedis):
-        client: redis.Redis = fakeredis.FakeRedis(server=any_redis.connection_pool.connection_kwargs["server"])
-    else:
-        client = redis.Redis.from_url(request.getfixturevalue("real_url"))
-    yield client
-    client.close()
 
 
 async def asking(

@@ -1,25 +1,19 @@
 """Requests, answers, parking, claims, the end of the time and of the turn against a plain model, over a bad line."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-import fakeredis
 import pytest
-import redis
-import redis.asyncio
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
-from tests.store.lossy import Lossy, dump
+from tests.store.lossy import dump
+from tests.store.model_machine import FAULTS, StoreMachine, run_on_the_fake, run_on_the_server
 from tests.store.turns import (
     SESSION,
     Redis,
@@ -44,8 +38,6 @@ from worker.store.inbox import submit
 from worker.store.pending import find_all
 from worker.turn.facts import ApprovalAsked, ApprovalDecided, Committed, Fact
 
-T = TypeVar("T")
-FAULTS = st.lists(st.sampled_from(["request lost", "reply lost"]), max_size=2)
 PEOPLE = st.sampled_from(["U1", "U2", "Jo Doe"])
 CHOICES = st.sampled_from([*(option.key for option in OPTIONS), "approve_everything"])
 TOOLS = ("mail", "clock")
@@ -124,41 +116,18 @@ class Model:
         return why
 
 
-class ApprovalsMachine(RuleBasedStateMachine):
-    client: Redis
-    blocking: redis.Redis
-
+class ApprovalsMachine(StoreMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.connect()
-        self.lossy = Lossy(self.client)
         self.draw: Callable[[st.SearchStrategy[Any]], Any]
         self.turns: list[Model] = []
         self.ended: list[Model] = []
-        self.sealed: dict[str, dict[str, Any]] = {}
         self.driver: ExecutionOutputAccumulator | None = None
         self.ghosts: list[ExecutionOutputAccumulator] = []
         self.granted: set[str] = set()
         self.woken = False
         """A message has made the session due while its turn was parked."""
         self.answers: dict[tuple[str, str, str], str] = {}
-
-    def connect(self) -> None:
-        raise NotImplementedError
-
-    def run(self, work: Awaitable[T]) -> T:
-        return self.loop.run_until_complete(work)
-
-    def teardown(self) -> None:
-        for turn, before in self.sealed.items():
-            assert self.run(self.keys_of(turn)) == before, "a sealed turn changed"
-        self.run(self.client.aclose())
-        self.blocking.close()
-        self.loop.close()
-
-    async def keys_of(self, turn: str) -> dict[str, Any]:
-        return {name: value for name, value in (await dump(self.client)).items() if turn in name}
 
     @property
     def model(self) -> Model:
@@ -411,44 +380,16 @@ async def record_attempt(client: Redis, turn: str) -> int:
     return int(await client.hget(keys.turn_record(turn), "attempt"))
 
 
-class FakeMachine(ApprovalsMachine):
-    def connect(self) -> None:
-        server = fakeredis.FakeServer(version=(7,))
-        self.client = fakeredis.FakeAsyncRedis(server=server)
-        self.blocking = fakeredis.FakeRedis(server=server)
-
-
-def machine_on(url: str) -> type[ApprovalsMachine]:
-    class RealMachine(ApprovalsMachine):
-        def connect(self) -> None:
-            self.client = redis.asyncio.Redis.from_url(url)
-            self.blocking = redis.Redis.from_url(url)
-            self.blocking.flushall()
-
-    return RealMachine
-
-
-LIMITS = settings(
-    max_examples=25,
-    stateful_step_count=40,
-    deadline=None,
-    report_multiple_bugs=False,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+EXAMPLES = 25
 
 
 @pytest.mark.requirement("approvals:model:fake")
 @pytest.mark.timeout(180)
 def test_on_the_fake_approvals_do_what_the_model_does() -> None:
-    run_state_machine_as_test(FakeMachine, settings=LIMITS)
+    run_on_the_fake(ApprovalsMachine, EXAMPLES)
 
 
 @pytest.mark.requirement("approvals:model:real")
 @pytest.mark.timeout(180)
 def test_on_the_server_approvals_do_what_the_model_does(real_url: str) -> None:
-    with redis.Redis.from_url(real_url) as client:
-        client.config_set("appendfsync", "always")  # else each wait for the disk takes a good part of a second
-        try:
-            run_state_machine_as_test(machine_on(real_url), settings=LIMITS)
-        finally:
-            client.config_set("appendfsync", "everysec")
+    run_on_the_server(ApprovalsMachine, real_url, EXAMPLES)

@@ -1,8 +1,5 @@
 """One driver at a time for a session."""
 
-from collections.abc import Iterator
-
-import fakeredis
 import pytest
 import redis
 import redis.asyncio
@@ -17,17 +14,6 @@ from worker.store.lease import renew, sweep
 from worker.store.records import RECORD_VERSION
 from worker.turn.facts import ToolEnded, ToolStarted
 from worker.turn.usage import NO_USAGE, UsageTotals
-
-
-@pytest.fixture
-def blocking(request: pytest.FixtureRequest, any_redis: Redis) -> Iterator[redis.Redis]:
-    """A blocking client of the same server."""
-    if isinstance(any_redis, fakeredis.FakeAsyncRedis):
-        client: redis.Redis = fakeredis.FakeRedis(server=any_redis.connection_pool.connection_kwargs["server"])
-    else:
-        client = redis.Redis.from_url(request.getfixturevalue("real_url"))
-    yield client
-    client.close()
 
 
 async def lapse(client: Redis, turn: str) -> None:

@@ -2,23 +2,18 @@
 line: none is lost, none is answered twice, their order stands, and each ends once.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-import fakeredis
 import pytest
 import redis
-import redis.asyncio
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule
 
-from tests.store.lossy import Lossy, dump
+from tests.store.model_machine import FAULTS, StoreMachine, run_on_the_fake, run_on_the_server
 from tests.store.turns import (
     SESSION,
-    Redis,
     completed,
     discard,
     driver_of,
@@ -41,9 +36,6 @@ from worker.turn.events import InboxMessage
 from worker.turn.facts import Committed, Joined
 from worker.turn.usage import NO_USAGE
 
-T = TypeVar("T")
-FAULTS = st.lists(st.sampled_from(["request lost", "reply lost"]), max_size=2)
-
 
 @dataclass
 class Said:
@@ -64,38 +56,17 @@ class Said:
     into: str | None = None
 
 
-class SessionsMachine(RuleBasedStateMachine):
-    client: Redis
-
+class SessionsMachine(StoreMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.connect()
-        self.lossy = Lossy(self.client)
         self.draw: Callable[[st.SearchStrategy[Any]], Any]
         self.said: list[Said] = []
         self.queue: list[Said] = []
         self.driver: ExecutionOutputAccumulator | None = None
         self.seen: tuple[InboxMessage, ...] | None = None
         """What the driver has found in the inbox, and has not used yet."""
-        self.sealed: dict[str, dict[str, Any]] = {}
         self.checked: set[str] = set()
         """Turns whose end was looked at; `sealed` tells if it changes."""
-
-    def connect(self) -> None:
-        raise NotImplementedError
-
-    def run(self, work: Awaitable[T]) -> T:
-        return self.loop.run_until_complete(work)
-
-    def teardown(self) -> None:
-        for turn, before in self.sealed.items():
-            assert self.run(self.keys_of(turn)) == before, "a sealed turn changed"
-        self.run(self.client.aclose())
-        self.loop.close()
-
-    async def keys_of(self, turn: str) -> dict[str, Any]:
-        return {name: value for name, value in (await dump(self.client)).items() if turn in name}
 
     @property
     def head(self) -> Said:
@@ -368,27 +339,7 @@ def is_end(output: Any) -> bool:
     return isinstance(output, TurnCompletedOutput)
 
 
-class FakeMachine(SessionsMachine):
-    def connect(self) -> None:
-        self.client = fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer(version=(7,)))
-
-
-def machine_on(url: str) -> type[SessionsMachine]:
-    class RealMachine(SessionsMachine):
-        def connect(self) -> None:
-            self.client = redis.asyncio.Redis.from_url(url)
-            self.run(self.client.flushall())
-
-    return RealMachine
-
-
-LIMITS = settings(
-    max_examples=40,
-    stateful_step_count=40,
-    deadline=None,
-    report_multiple_bugs=False,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+EXAMPLES = 40
 
 
 @pytest.fixture(autouse=True)
@@ -400,15 +351,10 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.requirement("sessions:model:fake")
 @pytest.mark.timeout(180)
 def test_on_the_fake_sessions_do_what_the_model_does() -> None:
-    run_state_machine_as_test(FakeMachine, settings=LIMITS)
+    run_on_the_fake(SessionsMachine, EXAMPLES)
 
 
 @pytest.mark.requirement("sessions:model:real")
 @pytest.mark.timeout(180)
 def test_on_the_server_sessions_do_what_the_model_does(real_url: str) -> None:
-    with redis.Redis.from_url(real_url) as client:
-        client.config_set("appendfsync", "always")  # else each wait for the disk takes a good part of a second
-        try:
-            run_state_machine_as_test(machine_on(real_url), settings=LIMITS)
-        finally:
-            client.config_set("appendfsync", "everysec")
+    run_on_the_server(SessionsMachine, real_url, EXAMPLES)

@@ -1,9 +1,7 @@
 """Who may drive a turn that took drivers with it, and when a driver may be taken over at all."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import fakeredis
 import pytest
 import redis
 
@@ -17,17 +15,6 @@ from worker.store.claims import reserve
 from worker.store.inbox import submit
 from worker.store.lease import FURTHEST_MS, Grant, Suspected, beat, claim, claim_among_others, pulse, renew, sweep
 from worker.store.records import RECORD_VERSION
-
-
-@pytest.fixture
-def blocking(request: pytest.FixtureRequest, any_redis: Redis) -> Iterator[redis.Redis]:
-    """A blocking client of the same server."""
-    if isinstance(any_redis, fakeredis.FakeAsyncRedis):
-        client: redis.Redis = fakeredis.FakeRedis(server=any_redis.connection_pool.connection_kwargs["server"])
-    else:
-        client = redis.Redis.from_url(request.getfixturevalue("real_url"))
-    yield client
-    client.close()
 
 
 async def lapse(client: Redis, turn: str) -> None:

@@ -141,14 +141,6 @@ async def within(seconds: float, awaited: str, event: asyncio.Event) -> None:
         raise AssertionError(f"waited {seconds:g} s for {awaited}") from None
 
 
-def closed_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 async def hang(_: Conversation) -> None:
     """Say nothing for ever."""
     await asyncio.Event().wait()

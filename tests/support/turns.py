@@ -9,7 +9,7 @@ from tests.support.playbook import Playbook
 from worker.codecs.events import Completed, Failed, TextDelta, ToolCall, Usage
 from worker.codecs.messages import AssistantMessage, Message, ToolSpec, UserMessage
 from worker.turn.commands import CommitCall, DiscardCall, OpenCall, ReopenCall, Timing
-from worker.turn.events import Heard
+from worker.turn.events import Begin, Heard
 from worker.turn.machine import TurnMachine
 from worker.turn.start import ProviderTerms, TurnLimits, TurnStart
 from worker.turn.usage import NO_USAGE, UsageTotals
@@ -68,6 +68,13 @@ def machine(*, deadline: float = DEADLINE, jitter: Callable[[], float] = lambda:
 def play(**changes: Any) -> Playbook:
     """A scene with such a machine."""
     return Playbook(machine(**changes))
+
+
+def begun(**changes: Any) -> Playbook:
+    """A scene whose first call was opened."""
+    scene = play(**changes).given(Begin())
+    scene.take()
+    return scene
 
 
 def opened(

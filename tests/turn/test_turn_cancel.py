@@ -1,6 +1,5 @@
 """A turn that somebody wants to end: from wherever it stands there is one way out, and no second one."""
 
-from typing import Any
 from unittest.mock import ANY
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from tests.support.playbook import Playbook
 from tests.support.turns import (
     LONG_HISTORY,
+    begun,
     completed,
     discarded,
     dropped,
@@ -18,7 +18,7 @@ from tests.support.turns import (
 )
 from worker.errors import LocalProtocolError
 from worker.turn.commands import AskInbox, CloseCall, DiscardCall, OpenSidecar, Park, Seal
-from worker.turn.events import Begin, Cancel, Died, Drain, NotAnswered, Tick, ToolFinished
+from worker.turn.events import Cancel, Died, Drain, NotAnswered, Tick, ToolFinished
 from worker.turn.facts import Committed, Progress, ToolStarted
 from worker.turn.start import CompactionTerms
 from worker.turn.states import State
@@ -26,12 +26,6 @@ from worker.turn.usage import NO_USAGE
 
 CANCELLED = Seal("cancelled", "requested", None, NO_USAGE)
 TOOLS = completed(1, 1, "tool_calls", tool_call(), tool_call("mail", id="t2"))
-
-
-def begun(**changes: Any) -> Playbook:
-    scene = play(**changes).given(Begin())
-    scene.take()
-    return scene
 
 
 def cancel(scene: Playbook) -> Playbook:

@@ -6,18 +6,12 @@ from unittest.mock import ANY
 import pytest
 
 from tests.support.playbook import Playbook
-from tests.support.turns import completed, discarded, dropped, opened, play, text, tool_call
+from tests.support.turns import begun, completed, discarded, dropped, opened, play, text, tool_call
 from worker.turn.commands import CloseCall, Failure, HandOff, RecordToolResult, Seal, StageText, StopTools
 from worker.turn.events import Begin, Died, Drain, NotAnswered, Tick, ToolFinished
 from worker.turn.states import State
 from worker.turn.usage import NO_USAGE
 from worker.turn.verdict import OUTCOME_UNKNOWN
-
-
-def begun(**changes: Any) -> Playbook:
-    scene = play(**changes).given(Begin())
-    scene.take()
-    return scene
 
 
 def sealed(code: str, category: str) -> Seal:

@@ -5,8 +5,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from tests.support.playbook import Playbook
-from tests.support.turns import completed, opened, play, text, tool_call
+from tests.support.turns import begun, completed, opened, play, text, tool_call
 from worker.codecs.events import Completed, ReasoningDelta
 from worker.codecs.messages import AssistantMessage, Echo, ToolMessage, UserMessage
 from worker.turn.commands import Failure, Seal
@@ -15,12 +14,6 @@ from worker.turn.facts import Committed, Progress, ToolEnded
 from worker.turn.transcript import BE_BRIEF, NUDGE, with_turn
 
 EMPTY = Committed(1, 1, "", (), "stop", None, "main")
-
-
-def begun(**changes: Any) -> Playbook:
-    scene = play(**changes).given(Begin())
-    scene.take()
-    return scene
 
 
 def failed_empty() -> Any:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.playbook import Playbook
 from tests.support.turns import (
+    begun,
     committed_as,
     completed,
     discarded,
@@ -35,12 +36,6 @@ from worker.turn.states import State
 from worker.turn.usage import NO_USAGE
 
 WARNING = Warn("turn_call_resumed", ANY)
-
-
-def begun(**changes: Any) -> Playbook:
-    scene = play(**changes).given(Begin())
-    scene.take()
-    return scene
 
 
 def again(attempt: int, spent: int | None = None, *, call: int = 1) -> OpenCall:

@@ -1,25 +1,17 @@
 """When the first content came, and when a request really went out."""
 
 from dataclasses import replace
-from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
-from tests.support.playbook import Playbook
-from tests.support.turns import LONG_HISTORY, MAIN, completed, failed, play, text
+from tests.support.turns import LONG_HISTORY, MAIN, begun, completed, failed, text
 from worker.codecs.events import Keepalive, ReasoningDelta, Usage
 from worker.output.events import UsageOutput
 from worker.turn import outputs
 from worker.turn.commands import Timing
-from worker.turn.events import Begin, Heard, Sent, Tick
+from worker.turn.events import Heard, Sent, Tick
 from worker.turn.start import CompactionTerms
-
-
-def begun(**changes: Any) -> Playbook:
-    scene = play(**changes).given(Begin())
-    scene.take()
-    return scene
 
 
 @pytest.mark.requirement("turn:trap-t9:first-and-surviving")

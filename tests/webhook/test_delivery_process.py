@@ -5,6 +5,7 @@ import base64
 import itertools
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -125,6 +126,31 @@ async def test_a_sealed_turn_reaches_its_receiver_signed_and_with_its_committed_
     assert request.headers["x-team"] == "a"
     [delivery] = await outbox.listed(real_redis, 1, 10)
     assert (delivery.id, delivery.state, delivery.attempts) == (request.headers["webhook-id"], "delivered", 1)
+
+
+@pytest.mark.requirement("faults:broker:silent")
+async def test_a_wake_up_that_hangs_holds_up_no_delivery(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path
+) -> None:
+    """Neither that which it tells of, nor those that become due meanwhile."""
+    hangs = threading.Event()
+    async with Receiver() as receiver:
+
+        def wake() -> None:
+            hangs.wait()
+
+        process = DeliveryProcess(settings_of(real_url, tmp_path, receiver.url), wake)
+        await process.start()
+        process.begin()
+        try:
+            for number in (1, 2):
+                await answered(real_redis, "crm")
+                await receiver.nth(number)
+            assert not hangs.is_set()
+        finally:
+            hangs.set()
+            process.drain()
+            await process.stop()
 
 
 async def test_a_failed_turn_is_told_with_its_error_and_the_text_that_stands(
