@@ -16,6 +16,7 @@ import redis
 
 from channels.console.up import PROCESSES, drain_limit_s
 from channels.settings import Settings
+from tests.support.stack import is_alive
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 20.0
@@ -142,14 +143,6 @@ def _takes_no_more(pipe: int) -> Iterator[bool]:
         fcntl.ioctl(pipe, termios.FIONREAD, count)
         seen = [*seen[-20:], count[0]]
         yield count[0] > 0 and len(seen) > 20 and len(set(seen)) == 1
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process is there and more than a name (a zombie whose parent has not looked)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.fixture
@@ -352,8 +345,8 @@ def test_a_kill_of_up_takes_the_workers_and_the_server_along(start: Start) -> No
         server = int(client.info("server")["process_id"])
     up.process.kill()
     up.process.wait()
-    up.wait_until(lambda: not _runs(worker), "the end of the worker")
-    up.wait_until(lambda: not _runs(server), "the end of the server")
+    up.wait_until(lambda: not is_alive(worker), "the end of the worker")
+    up.wait_until(lambda: not is_alive(server), "the end of the server")
 
 
 @pytest.mark.requirement("console:exits:unreachable")

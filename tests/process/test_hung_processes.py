@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from channels import exposition
-from tests.process.test_suspects import gone, is_alive, lines_of, record_of, settings, suspected, text_of
-from tests.support.stack import Process, Stack, eventually, stand_in
+from tests.process.scene import gone, lines_of, record_of, settings, suspected, text_of
+from tests.support.stack import Process, Stack, eventually, is_alive, stand_in
 from worker.engine.loop_watch import LOOP_HUNG
 from worker.output.events import ErrorOutput, TextDeltaOutput, ToolCallOutput
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.test_suspects import gone, lines_of, settings, suspect_of
+from tests.process.scene import gone, lines_of, settings, suspect_of
 from tests.support.stack import Stack, eventually, stand_in
 from worker.output.events import TextDeltaOutput
 

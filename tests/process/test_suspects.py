@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stack import Process, Stack, eventually, stand_in
+from tests.process.scene import gone, lines_of, record_of, settings, suspected, text_of
+from tests.support.stack import Stack, is_alive, stand_in
 from tests.support.supervisor import supervised
-from worker.output.events import ErrorOutput, Output, TextDeltaOutput, TextOutput, TurnCompletedOutput
-from worker.store.records import TurnRecord, read_turn
+from worker.output.events import ErrorOutput, TextDeltaOutput, TurnCompletedOutput
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -36,39 +36,6 @@ match = "<slow>"
 calls = [ { steps = [ { text = "The answer that stands.", pieces = 23, every_s = 0.3 } ] } ]
 """
 INNOCENTS = 20
-
-
-def settings(base_url: str, more: str = "") -> str:
-    return f"""
-[providers.main]
-base_url = "{base_url}"
-model = "stand-in"
-stall_timeout_s = 20
-
-[agents.default]
-tools = ["note", "poison"]
-
-[lease]
-ttl_s = 2
-renew_s = 0.4
-sweep_s = 0.2
-{more}
-"""
-
-
-def text_of(outputs: list[Output]) -> str:
-    return "".join(output.text for output in outputs if isinstance(output, TextOutput) and output.is_call_boundary)
-
-
-def lines_of(processes: list[Process], event: str) -> list[dict[str, object]]:
-    """A suspect's process writes into the log of the process that started it."""
-    return [line for process in processes for line in process.lines() if line["event"] == event]
-
-
-async def record_of(stack: Stack, turn: str) -> TurnRecord:
-    record = await read_turn(stack.client, turn)
-    assert record is not None
-    return record
 
 
 @pytest.mark.requirement("survive:poison:dead")
@@ -111,40 +78,6 @@ async def test_a_poison_turn_ends_as_dead_and_none_of_its_neighbours_is_blamed(t
     ]
     assert {line["tools_open"] for line in taken} == {1}
     assert len([line for line in lines_of(processes, "turn_suspected") if line["turn"] == poison]) >= 5
-
-
-async def suspect_of(turn: str, parent: Process) -> int:
-    """The process of a suspect turn, once it has claimed it."""
-
-    async def look() -> list[object]:
-        taken = [line for line in lines_of([parent], "turn_taken_over") if line["turn"] == turn and line["suspect"]]
-        return [line["pid"] for line in lines_of([parent], "suspect_process_started")] if taken else []
-
-    return int(str((await eventually(look, bool, f"a process of its own for {turn}"))[-1]))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-async def gone(pid: int) -> None:
-    async def look() -> bool:
-        return is_alive(pid)
-
-    await eventually(look, lambda alive: not alive, f"the end of process {pid}")
-
-
-async def suspected(stack: Stack) -> tuple[str, Process, int]:
-    """A turn that runs as a suspect: one of its processes was killed, and `suspect_after` is 1."""
-    turn = await stack.submit("<slow>", watch_s=60)
-    first = stack.start("turns")
-    await stack.until(turn, lambda output: isinstance(output, TextDeltaOutput))
-    first.kill()
-    second = stack.start("turns")
-    return turn, second, await suspect_of(turn, second)
 
 
 @pytest.mark.requirement("survive:suspect:parent-killed")

@@ -229,6 +229,14 @@ async def eventually(
     return seen
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and more than a name (a zombie whose parent has not looked)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def database(server: EmbeddedServer, number: int) -> str:
     """The URL of one of the server's databases, emptied: stacks in different ones know nothing of each other."""
     url = f"{server.url.removesuffix('/0')}/{number}"
