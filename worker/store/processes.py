@@ -99,7 +99,7 @@ async def _read(redis: redis.asyncio.Redis, fields: Sequence[str]) -> list[tuple
                 raise stored
             version, record, *rest = stored
             if version == b"%d" % _VERSION:
-                readable.append((name, _TOLD.validate_json(record or b"", strict=True), rest))
+                readable.append((name, _TOLD.validate_json(record or b""), rest))
         except (ValueError, ResponseError) as error:
             if is_unanswered(error):
                 raise
