@@ -18,8 +18,12 @@ from prometheus_client.samples import Sample
 
 from channels.settings import Settings
 from channels.survey import DeliveriesSurvey, Survey, look
+from worker.metrics import REGISTRY
 from worker.observability import warn
 from worker.store import processes
+
+_KINDS = ("counter", "gauge", "histogram")
+"""What a figure of ours may be."""
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -48,19 +52,33 @@ class _Given(Collector):
 
 
 def _merged(told: Mapping[str, tuple[str, bytes]], whole: Iterable[Metric]) -> Iterator[Metric]:
-    """One family a name, also where a process of another version tells of what is the whole's here."""
-    merged: dict[str, Metric] = {family.name: family for family in whole}
+    """One family a name, and of the kind that it has here, whatever processes of other versions tell."""
+    merged = {_shown(family): family for family in whole}
+    for family in REGISTRY.collect():
+        merged.setdefault(_shown(family), Metric(family.name, family.documentation, family.type))
     for process, (role, figures) in told.items():
         try:
-            for family in text_string_to_metric_families(figures.decode()):
-                into = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                if into.type != family.type:  # what is counted there is something else here
-                    warn("figures_unreadable", process=process, error="type", figure=family.name)
-                    continue
-                into.samples += [_labelled(sample, role, process) for sample in family.samples]
+            families = list(text_string_to_metric_families(figures.decode()))  # all of it, or nothing
         except ValueError as error:  # of another version; the others' figures are worth having
             warn("figures_unreadable", process=process, error=type(error).__name__)
+            continue
+        strange = None
+        for family in families:
+            into = merged.get(_shown(family))
+            if into is None and family.type in _KINDS:
+                into = merged[_shown(family)] = Metric(family.name, family.documentation, family.type)
+            if into is None or into.type != family.type:  # what is counted there is something else here
+                strange = strange or family.name
+                continue
+            into.samples += [_labelled(sample, role, process) for sample in family.samples]
+        if strange is not None:
+            warn("figures_unreadable", process=process, error="type", figure=strange)
     yield from merged.values()
+
+
+def _shown(family: Metric) -> str:
+    """The name that stands in the answer, where no two may be the same."""
+    return f"{family.name}_total" if family.type == "counter" else family.name
 
 
 def _labelled(sample: Sample, role: str, process: str) -> Sample:

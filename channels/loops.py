@@ -35,4 +35,5 @@ async def keep_going(name: str, step: Callable[[], Awaitable[float]], stop: asyn
             failures = 0
         if wait_s:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await stop.wait()

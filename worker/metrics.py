@@ -110,7 +110,8 @@ def add(counts: bytes) -> None:
     """Count what another process has `counted` as if it had happened here."""
     for name, labels, value in json.loads(counts):
         counter = _counters[name]
-        (counter.labels(**labels) if labels else counter).inc(value)
+        known = {label: bounded(label, word) for label, word in labels.items()}  # many others tell of other words
+        (counter.labels(**known) if known else counter).inc(value)
 
 
 def turn_sealed(outcome: str, code: str | None, agent: str, duration_s: float) -> None:

@@ -145,7 +145,8 @@ class _Foreman:
             await self._all_ended(_END_LIMIT_S)
             # What an ended process has printed is there already, but a child that outlives it may hold the pipe open.
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.gather(*self._echoes, return_exceptions=True), _WATCH_EVERY_S)
+                async with asyncio.timeout(_WATCH_EVERY_S):
+                    await asyncio.gather(*self._echoes, return_exceptions=True)
         return code
 
     async def _start(self, name: str) -> None:
@@ -186,7 +187,8 @@ class _Foreman:
                 del self._due[name]
                 await self._start(name)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), _WATCH_EVERY_S)
+                async with asyncio.timeout(_WATCH_EVERY_S):
+                    await self._stopping.wait()
         self._say("stopping: the workers end or hand over what they do; once more kills them")
         return exits.OK
 
@@ -234,7 +236,8 @@ class _Foreman:
         cut_short = asyncio.Event() if unless is None else unless
         while self._alive() and not cut_short.is_set() and asyncio.get_running_loop().time() < limit:
             with suppress(TimeoutError):
-                await asyncio.wait_for(cut_short.wait(), _LOOK_EVERY_S)
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await cut_short.wait()
 
     async def _echo(self, name: str, style: str, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None

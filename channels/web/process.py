@@ -4,7 +4,7 @@ What belongs here: building and owning the parts. What must not be known here: s
 """
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from time import monotonic
 
@@ -37,6 +37,7 @@ from worker.store.inbox import ensure_meta
 from worker.store.repeat import UNANSWERED, until_answered
 
 _START_PATIENCE_S = 30.0
+_STOP_LIMIT_S = 5.0
 _MOST_WAKES = 1_000
 """Wake-ups that wait for a broker that hangs; sweeps find the others."""
 
@@ -98,8 +99,7 @@ class WebProcess:
         """Disconnect."""
         await asyncio.to_thread(self._presence.stop)
         self._reading.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._reading
+        await asyncio.wait({self._reading}, timeout=_STOP_LIMIT_S)
         await self._open.aclose()
 
     def _tell_of(self, live: LiveOutputs) -> Presence:

@@ -104,7 +104,8 @@ class Worker:
         self.send(signal.SIGTERM)
         if self._process is not None:
             try:
-                await asyncio.wait_for(self._process.wait(), _END_LIMIT_S)
+                async with asyncio.timeout(_END_LIMIT_S):
+                    await self._process.wait()
             except TimeoutError:
                 self.ended_by_itself.append(f"{self.name} did not end within {_END_LIMIT_S:g} s of SIGTERM")
                 self.kill()

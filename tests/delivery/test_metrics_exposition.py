@@ -1,8 +1,9 @@
 """What a scrape holds: the figures of all processes, the state of the whole, and nothing beside the runbook."""
 
 import asyncio
+import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from channels.web import metrics as web_metrics
 from tests.delivery.test_deliverer_drain import ScriptedSender, box, deliverer, due
 from tests.store.turns import commit, driven, seal
 from worker import metrics
+from worker.observability import configure_logging
 from worker.store import processes
 from worker.store.log import read_aside, read_log
 from worker.store.processes import LivingProcess, Told
@@ -29,6 +31,7 @@ from worker.store.survey import TurnsSurvey
 
 RUNBOOK = Path(__file__).resolve().parents[2] / "ops" / "runbooks" / "metrics.md"
 TOLD = Told("turns", "turns@a:1:aa", "a", 1, "0.1", 3, draining=False, stopped=False, loop_lag_s=0.01)
+X = b"# TYPE lastword_x_total counter\nlastword_x_total 3\n"
 DELIVERS = replace(TOLD, role="delivery", name="delivery@a:2:bb")
 TURNS = TurnsSurvey(
     unsealed=0,
@@ -139,18 +142,80 @@ async def test_what_a_process_counts_is_scraped_as_it_counted(real_url: str, rea
 
 @pytest.mark.requirement("metrics:scrape:broken")
 async def test_figures_that_cannot_be_read_cost_those_of_their_process_alone(real_url: str, real_redis: Any) -> None:
-    good = b"# TYPE lastword_x_total counter\nlastword_x_total 3\n"
     with redis.Redis.from_url(real_url) as client:
         processes.report(client, "bad", TOLD, b"\xff{{{ what\nlastword_x_total three\n", 60)
-        processes.report(client, "good", TOLD, good, 60)
+        processes.report(client, "good", TOLD, X, 60)
     text = (await exposition.render(real_redis, settings(real_url))).decode()
     assert [labels["process"] for labels, _ in samples(text, "lastword_x_total")] == ["good"]
+
+
+@pytest.mark.requirement("metrics:scrape:broken")
+async def test_figures_of_which_only_a_part_can_be_read_are_left_out_whole(real_url: str, real_redis: Any) -> None:
+    half = b"# TYPE lastword_x counter\nlastword_x_total 77\n# TYPE lastword_y counter\nlastword_y_total three\n"
+    with redis.Redis.from_url(real_url) as client:
+        processes.report(client, "bad", TOLD, half, 60)
+        processes.report(client, "good", TOLD, X, 60)
+    text = (await exposition.render(real_redis, settings(real_url))).decode()
+    assert [labels["process"] for labels, _ in samples(text, "lastword_x_total")] == ["good"]
+
+
+@pytest.mark.requirement("metrics:scrape:broken")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"record": json.dumps({**asdict(TOLD), "role": 5})},
+        {"record": json.dumps({**asdict(TOLD), "role": "\ud800"})},
+        {"record": json.dumps({**asdict(TOLD), "loop_lag_s": None})},
+        {"record": json.dumps(asdict(TOLD)).encode("utf-16")},
+        {"record": "[" * 100_000},
+        {"seen": "abc"},
+        {"since": "12.5"},
+        {},
+    ],
+    ids=["role", "surrogate", "lag", "utf-16", "deep", "seen", "since", "no hash"],
+)
+async def test_a_report_that_cannot_be_read_hides_no_other(
+    changes: dict[str, Any], real_url: str, real_redis: Any
+) -> None:
+    with redis.Redis.from_url(real_url) as client:
+        client.zadd("lw:processes", {b"\xff\xfe": 9e15})
+        processes.report(client, "bad", TOLD, b"", 60)
+        if changes:
+            client.hset("lw:process:bad", mapping=changes)
+        else:
+            client.delete("lw:process:bad")
+            client.set("lw:process:bad", "x")
+        processes.report(client, "good", TOLD, X, 60)
+    text = (await exposition.render(real_redis, settings(real_url))).decode()
+    assert samples(text, "lastword_x_total") == [({"role": "turns", "process": "good"}, 3.0)]
+    assert [each.id for each in await processes.living(real_redis)] == ["good"]
+
+
+@pytest.mark.requirement("status:other-versions")
+async def test_what_a_figure_is_is_for_this_version_to_say_and_no_name_is_told_twice(
+    real_url: str, real_redis: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = b"# TYPE lastword_turns_parked gauge\nlastword_turns_parked 5\n# TYPE lastword_resumes summary\n"
+    old += b"lastword_resumes_count 6\n# TYPE lastword_turns_parked_total gauge\nlastword_turns_parked_total 7\n"
+    old += b"# TYPE lastword_wait_seconds histogram\nlastword_wait_seconds_count 8\n"
+    ours = b"# TYPE lastword_turns_parked_total counter\nlastword_turns_parked_total 9\n"
+    configure_logging("WARNING")
+    with redis.Redis.from_url(real_url) as client:
+        processes.report(client, "a", TOLD, old, 60)
+        processes.report(client, "b", TOLD, ours, 60)
+    text = (await exposition.render(real_redis, settings(real_url))).decode()
+    assert samples(text, "lastword_turns_parked_total") == [({"role": "turns", "process": "b"}, 9.0)]
+    assert samples(text, "lastword_wait_seconds_count") == [({"role": "turns", "process": "a"}, 8.0)]
+    assert samples(text, "lastword_resumes_count") == []
+    told = re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE)
+    assert len(told) == len(set(told))
+    assert capsys.readouterr().err.count('"figures_unreadable"') == 1
 
 
 @pytest.mark.requirement("status:other-versions")
 async def test_a_process_of_another_version_hides_no_other(real_url: str, real_redis: Any) -> None:
     figures = b"# TYPE lastword_turns_unsealed gauge\nlastword_turns_unsealed 3\n"
-    figures += b"# TYPE lastword_due_total counter\nlastword_due_total 1\n"
+    figures += b"# TYPE lastword_due histogram\nlastword_due_count 1\n"
     with redis.Redis.from_url(real_url) as client:
         processes.report(client, "good", TOLD, figures, 60)
         for name, changes in (
@@ -166,7 +231,7 @@ async def test_a_process_of_another_version_hides_no_other(real_url: str, real_r
     text = (await exposition.render(real_redis, settings(real_url))).decode()
     assert text.count("# TYPE lastword_turns_unsealed gauge") == 1
     assert text.count("# TYPE lastword_due gauge") == 1
-    assert "lastword_due_total" not in text
+    assert "lastword_due_count" not in text
     assert samples(text, "lastword_turns_unsealed") == [({}, 0.0), ({"role": "turns", "process": "good"}, 3.0)]
 
 

@@ -3,13 +3,15 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
+from channels.embedded import EmbeddedServer
 from tests.store.turns import Redis, granted, outputs_of, record_of
 from tests.support.turns import CLOCK, completed, machine, text, tool_call
 from worker.codecs.messages import Request, ToolSpec
@@ -19,7 +21,9 @@ from worker.engine.driver import TurnDriver
 from worker.engine.health import ProviderHealth
 from worker.engine.toolbox import Toolbox
 from worker.errors import Fenced
+from worker.output.events import Output
 from worker.store.accumulator import ExecutionOutputAccumulator
+from worker.store.connect import open_redis
 from worker.store.health import Counts, HealthRules
 from worker.store.lease import Grant
 from worker.store.records import read_text
@@ -100,6 +104,12 @@ class Accumulator(ExecutionOutputAccumulator):
     """The real one, which tells what it stages."""
 
     on_text: Callable[[str], None]
+    on_tool_start: Callable[[str], None]
+
+    async def tool_start(self, call: int, index: int, outputs: Sequence[Output]) -> None:
+        self.on_tool_start("tool start asked")
+        await super().tool_start(call, index, outputs)
+        self.on_tool_start("tool start stored")
 
     def stage_text(self, text: str) -> None:
         super().stage_text(text)
@@ -124,6 +134,8 @@ class _Clock:
 class Scene:
     """A driver with a real store and a real machine, and all that a test does to them."""
 
+    running: asyncio.Task[None]
+
     def __init__(self, redis: Redis, grant: Grant, clock: Clock, **changes: Any) -> None:
         self.diary = Diary()
         self.clock = clock
@@ -131,6 +143,7 @@ class Scene:
         self.lease = Lease(self.diary)
         self.accumulator = Accumulator(redis, grant, lambda: True)
         self.accumulator.on_text = lambda text: self.diary.note(f"staged {text}")
+        self.accumulator.on_tool_start = self.diary.note
         self.tool_may_end = asyncio.Event()
         self.health = ProviderHealth("here", HealthRules(5, 60, 60), watching=True)
         self.turn = grant.turn
@@ -182,12 +195,12 @@ async def driving(redis: Redis, monkeypatch: pytest.MonkeyPatch, **changes: Any)
         patch.setattr(timer, "monotonic", clock)
         patch.setattr(asyncio.get_running_loop(), "time", clock)
         scene = Scene(redis, grant, clock, **changes)
-        running = asyncio.ensure_future(scene._run())
+        scene.running = asyncio.ensure_future(scene._run())
         try:
             yield scene
         finally:
-            running.cancel()
-            await asyncio.wait([running])
+            scene.running.cancel()
+            await asyncio.wait([scene.running])
 
 
 # The lease: nothing is done outside the store while it may be another's.
@@ -364,6 +377,36 @@ async def test_a_lost_lease_drops_the_connection_and_cancels_the_tool(
         scene.driver.lost()
         await scene.diary.until("fenced")
         assert set(scene.diary.words[-3:-1]) == {"left 1.1", "tool cancelled"}
+
+
+@pytest.mark.requirement("engine:driver:no-tool-once-cancelled")
+async def test_a_driver_that_is_cancelled_as_it_records_the_start_of_a_tool_does_not_start_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = EmbeddedServer(tmp_path)
+    server.start()
+    try:
+        async with open_redis(server.url) as redis:
+            for steps in range(15):
+                await redis.flushall()
+                async with driving(redis, monkeypatch) as scene:
+                    await scene.diary.until("asked 1.1")
+                    scene.provider.say(1, 1, completed(1, 1, "tool_calls", tool_call()))
+                    await scene.diary.until("tool start asked")
+                    await cancelled_after(steps, scene)
+    finally:
+        server.stop()
+
+
+async def cancelled_after(steps: int, scene: Scene) -> None:
+    """Cancel the driver after so many steps of the loop; it ends, and starts no tool unless its start was stored."""
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    was_stored = "tool start stored" in scene.diary.words
+    scene.running.cancel()
+    ended, _ = await asyncio.wait([scene.running], timeout=PATIENCE_S)
+    assert was_stored or "tool started" not in scene.diary.words, f"cancelled after {steps} steps"
+    assert ended, f"cancelled after {steps} steps, and has not ended after {PATIENCE_S:g} s"
 
 
 @pytest.mark.requirement("engine:driver:one-look-at-the-clock")

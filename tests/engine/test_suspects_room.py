@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import defaultdict
 
 import pytest
 
@@ -39,6 +40,18 @@ async def test_who_waits_is_looked_at_once_there_is_room_in_a_thread_that_may_bl
     assert [session for session, _ in looked] == ["fails", "other"]
     assert threading.get_ident() not in {thread for _, thread in looked}
     assert not suspects.promise()
+
+
+@pytest.mark.requirement("metrics:labels:bounded")
+def test_many_processes_of_suspects_together_bring_no_more_words_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_words", defaultdict(set))
+    for process in range(3):
+        counts = [["verbs_refused", {"why": f"w{process}-{number}"}, 1.0] for number in range(90)]
+        metrics.add(json.dumps(counts).encode())
+    every: list[tuple[str, dict[str, str], float]] = json.loads(metrics.counted())
+    told = {labels["why"]: value for name, labels, value in every if name == "verbs_refused"}
+    assert len([why for why in told if why.startswith("w")]) == 100
+    assert told["other"] == 170
 
 
 @pytest.mark.requirement("metrics:suspects")

@@ -10,8 +10,8 @@ from time import monotonic
 
 import pytest
 
-from tests.process.test_suspects import gone, record_of
-from tests.process.test_suspects import settings as settings_text
+from tests.process.scene import gone, record_of
+from tests.process.scene import settings as settings_text
 from tests.support.stack import Stack, eventually, stand_in
 from worker import ids
 from worker.engine import suspects

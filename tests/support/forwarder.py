@@ -4,6 +4,7 @@ What belongs here: copying bytes, remembering what came back, going away. It kno
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
@@ -16,13 +17,15 @@ class Forwarder:
     """Listens on a free loopback port within its `async with`; each connection goes to the target of its moment.
 
     `answers`: the bytes that came back, one entry a connection, in the order in which they were accepted.
+    `tls`: spoken with who connects; the target hears what is within.
     """
 
-    def __init__(self, port: int, *, record: bool = False) -> None:
+    def __init__(self, port: int, *, record: bool = False, tls: ssl.SSLContext | None = None) -> None:
         self.target = port
         self.port = 0
         self.answers: list[bytearray] = []
         self._record = record
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -43,7 +46,7 @@ class Forwarder:
         await self._listen()
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._forward, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._forward, "127.0.0.1", self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _leave(self) -> None:

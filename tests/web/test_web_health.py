@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,6 +12,8 @@ import pytest
 
 from channels import exposition, survey
 from channels.web import health
+from channels.web import process as process_module
+from channels.web.live import LiveOutputs
 from tests.support.forwarder import Forwarder
 from tests.support.stack import eventually
 from tests.support.web import Fold, Served, read_along, serving, web_settings
@@ -162,3 +165,26 @@ async def test_a_redis_that_cannot_keep_what_it_is_told_is_a_reason(
             monkeypatch.setattr("redis.asyncio.Redis.info", info)
             ready = await client.get("/readyz")
             assert (ready.status_code, ready.json()["reasons"]) == (503, [reason])
+
+
+@pytest.mark.requirement("web:drain")
+async def test_a_process_ends_though_what_reads_along_does_not_hear_that_it_is_cancelled(
+    real_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = asyncio.Event()
+
+    async def hears_nothing() -> None:
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+
+    monkeypatch.setattr(process_module, "_STOP_LIMIT_S", 0.1)
+    monkeypatch.setattr(LiveOutputs, "run", lambda _: hears_nothing())
+    process = process_module.WebProcess(web_settings(real_url))
+    await process.start()
+    await asyncio.sleep(0)  # it has begun
+    stopping = asyncio.ensure_future(process.stop())
+    ended, _ = await asyncio.wait([stopping], timeout=20)
+    may_end.set()
+    assert ended, "not stopped within 20 s"
+    await stopping

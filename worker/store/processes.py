@@ -6,14 +6,18 @@ Times are the server's.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import redis
 import redis.asyncio
+from pydantic import TypeAdapter
+from redis.exceptions import ResponseError
 
 from worker.observability import warn
 from worker.store import keys
+from worker.store.repeat import is_unanswered
 from worker.store.script import Script
 
 MISSED = 3
@@ -42,6 +46,9 @@ class Told:
     loop_lag_s: float
 
 
+_TOLD = TypeAdapter(Told)
+
+
 @dataclass(frozen=True, slots=True)
 class LivingProcess:
     """A process that has told of itself lately. `since_ms`, `seen_ms`: its first and its last report, UTC."""
@@ -60,42 +67,45 @@ def report(redis: redis.Redis, process: str, told: Told, figures: bytes, every_s
 
 async def living(redis: redis.asyncio.Redis) -> list[LivingProcess]:
     """The processes that live, by their ids."""
-    found = await _read(redis, ["v", "record", "since", "seen"])
-    return [
-        LivingProcess(process, told, int(since or 0), int(seen or 0))
-        for process, (version, record, since, seen) in found
-        if version == b"%d" % _VERSION and (told := _told(process, record)) is not None
-    ]
+    found = []
+    for process, told, (since, seen) in await _read(redis, ["since", "seen"]):
+        try:
+            found.append(LivingProcess(process, told, int(since or 0), int(seen or 0)))
+        except ValueError as error:
+            _cannot_read(process, error)
+    return found
 
 
 async def figures(redis: redis.asyncio.Redis) -> dict[str, tuple[str, bytes]]:
     """The role of every process that lives, and its figures as it told them, by its id."""
-    found = await _read(redis, ["v", "record", "figures"])
-    return {
-        process: (told.role, figures or b"")
-        for process, (version, record, figures) in found
-        if version == b"%d" % _VERSION and (told := _told(process, record)) is not None
-    }
+    return {process: (told.role, figures or b"") for process, told, (figures,) in await _read(redis, ["figures"])}
 
 
-async def _read(redis: redis.asyncio.Redis, fields: list[str]) -> list[tuple[str, list[Any]]]:
+async def _read(redis: redis.asyncio.Redis, fields: Sequence[str]) -> list[tuple[str, Told, Sequence[Any]]]:
+    """What each process tells, and those fields of it. One that cannot be read is left out: the others are worth it."""
     pipeline = redis.pipeline(transaction=False)
     pipeline.time()
     pipeline.zrange(keys.PROCESSES, 0, -1, withscores=True)
     (seconds, microseconds), known = await pipeline.execute()
     now_ms = seconds * 1000 + microseconds // 1000
-    names = sorted(name.decode() for name, until_ms in known if until_ms > now_ms)
+    names = sorted(name.decode(errors="replace") for name, until_ms in known if until_ms > now_ms)
     pipeline = redis.pipeline(transaction=False)
     for name in names:
-        pipeline.hmget(keys.process(name), fields)
-    return [(name, stored) for name, stored in zip(names, await pipeline.execute(), strict=True) if stored[0]]
+        pipeline.hmget(keys.process(name), ["v", "record", *fields])
+    readable = []
+    for name, stored in zip(names, await pipeline.execute(raise_on_error=False), strict=True):
+        try:
+            if isinstance(stored, Exception):
+                raise stored
+            version, record, *rest = stored
+            if version == b"%d" % _VERSION:
+                readable.append((name, _TOLD.validate_json(record or b""), rest))
+        except (ValueError, ResponseError) as error:
+            if is_unanswered(error):
+                raise
+            _cannot_read(name, error)
+    return readable
 
 
-def _told(process: str, record: bytes | None) -> Told | None:
-    """What it tells; None where a field is missing: the others are worth being seen."""
-    try:
-        stored = json.loads(record or b"")
-        return Told(**{name: stored[name] for name in Told.__slots__})
-    except (ValueError, KeyError, TypeError) as error:
-        warn("process_unreadable", process=process, error=type(error).__name__)
-        return None
+def _cannot_read(process: str, error: Exception) -> None:
+    warn("process_unreadable", process=process, error=type(error).__name__)
