@@ -482,6 +482,35 @@ async def test_a_reader_that_takes_nothing_for_too_long_or_hangs_up_is_given_up(
         stuck.close()
 
 
+@pytest.mark.requirement("readers:gone:place")
+async def test_a_reader_that_is_gone_is_let_go_also_where_its_cancel_is_lost_on_the_way() -> None:
+    """As in `asyncio.wait_for` of Python 3.11, when what it waits for has just ended."""
+    lost = 0
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        nonlocal lost
+        yield b"x"
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        lost += 1
+        await asyncio.Event().wait()
+
+    taken = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            taken.set()
+
+    async def receive() -> Any:
+        await taken.wait()
+        return {"type": "http.disconnect"}
+
+    ended: list[bool] = []
+    async with asyncio.timeout(20):
+        await EventStream(events(), 5, lambda: ended.append(True))({"type": "http"}, receive, send)
+    assert (lost, ended) == (1, [True])
+
+
 @pytest.mark.requirement("tuning:web:readers")
 @pytest.mark.requirement("tuning:web:readers-per-token")
 @pytest.mark.requirement("readers:caps")
