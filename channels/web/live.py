@@ -125,9 +125,8 @@ class LiveOutputs:
                 turn.has_unknown = count_unknown(name, entries) > 0
             for place, output in entries:
                 frame = Frame(place, output)
-                size = 0 if output is None else len(frame.event)
                 for tail in turn.tails:
-                    tail.offer(frame, size)
+                    tail.offer(frame)
         return count
 
     async def refresh_once(self) -> None:

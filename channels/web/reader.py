@@ -18,12 +18,12 @@ from time import monotonic
 import redis.asyncio
 
 from channels.web.live import WATCH_S, LiveOutputs
-from channels.web.tail import Crowded, Frame, Tail
+from channels.web.tail import LITTLE_BYTES, Crowded, Frame, Tail
 from worker.output.events import TurnCompletedOutput
 from worker.output.filters import OutputFilter, admits
 from worker.output.snapshot import NOWHERE, Cursor, Place, Reason
 from worker.store import outputs
-from worker.store.readers import ended_at, is_known, read_page
+from worker.store.readers import ended_at, find_page, is_known, read_page
 from worker.store.repeat import is_unanswered
 
 DELTAS = OutputFilter.TEXT_STREAMING | OutputFilter.THINKING
@@ -99,6 +99,8 @@ class Reader:
             return
         async for event in self._pass_on(frames) if missed is None else self._start(missed):
             yield event
+            del event
+        self._tail.passed_on()
 
     async def _continue(self, last: Place) -> AsyncIterator[bytes]:
         """What has come since the reader went away."""
@@ -143,13 +145,21 @@ class Reader:
             yield event
 
     async def _catch_up(self) -> AsyncIterator[bytes]:
-        """What has come between the reader's place and what its queue begins with."""
+        """What has come between the reader's place and what its queue begins with.
+
+        A little at a time. A longer output is not read for one reader alone: a snapshot is kept once for all.
+        """
         while not self._is_over and self._tail.missed is None:
-            entries = await read_page(self._client, self._tail.turn, self._cursor.at)
-            if not entries:
+            page = await find_page(self._client, self._tail.turn, self._cursor.at, LITTLE_BYTES)
+            if page.size > LITTLE_BYTES:
+                self._tail.lose("missed")
+            if not page.stored or self._tail.missed is not None:
                 return
-            async for event in self._pass_on([Frame(*entry) for entry in entries]):
-                yield event
+            with self._live.held.holding(page.size):
+                entries = await read_page(self._client, self._tail.turn, page)
+                async for event in self._pass_on([Frame(*entry) for entry in entries]):
+                    yield event
+                    del event
 
     async def _pass_on(self, frames: Sequence[Frame]) -> AsyncIterator[bytes]:
         for frame in frames:

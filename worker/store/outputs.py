@@ -143,6 +143,15 @@ async def read_entries(
     return [(entry, decode(json.dumps(output)) if isinstance(output, dict) else output) for entry, output in stored]
 
 
+def size_of(fields: dict[bytes, bytes]) -> int:
+    """Bytes of a stored output, with the text that it refers to."""
+    size = sum(map(len, fields.values()))
+    try:
+        return size + max(0, int(json.loads(fields[b"o"])["text_at"][1]))
+    except (ValueError, KeyError, TypeError, IndexError):  # it refers to none, or is of another version
+        return size
+
+
 def count_unknown(turn: str, read: Sequence[tuple[Any, Output | None]]) -> int:
     """How many of these outputs this version does not know; told in a log line, if there are any."""
     count = sum(output is None for _, output in read)
