@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import httpx
@@ -391,3 +392,30 @@ async def test_a_message_for_a_busy_session_waits_is_refused_or_comes_first(web:
         await submitted(client, session="chat/1", on_busy="interrupt")
         states = [(await client.get(turn["urls"]["turn"])).json()["outcome"] for turn in (first, waits)]
     assert states == ["cancelled", None]
+
+
+@pytest.mark.requirement("web:internal")
+async def test_a_fault_of_ours_is_told_in_the_one_form_and_costs_no_connection(
+    web: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger("lastword").addHandler(caplog.handler)
+    async with await web.client(*WRITE) as client:
+        turn = await submitted(client)
+        with monkeypatch.context() as broken:
+
+            async def read_text(*_: Any) -> str:
+                raise RuntimeError("words of a record")
+
+            broken.setattr("worker.store.records.read_text", read_text)
+            answer = await client.get(turn["urls"]["turn"])
+        assert error_of(answer) == (500, "internal", None)
+        name = answer.headers["x-request-id"]
+        assert name in answer.json()["error"]["message"]
+        assert answer.headers["cache-control"] == "no-store"
+        after = await client.get(turn["urls"]["turn"])
+        assert after.status_code == 200
+        first, second = (each.extensions["network_stream"].get_extra_info("client_addr") for each in (answer, after))
+        assert first == second, "the connection was kept"
+    (line,) = (vars(record)["lastword"] for record in caplog.records if record.getMessage() == "request_failed")
+    assert (line["request"], line["route"], line["error"]) == (name, "/v1/turns/{turn}", "RuntimeError")
+    assert "words of a record" not in str([vars(record) for record in caplog.records]) + answer.text
