@@ -66,6 +66,7 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     requester: str | None = None,
     joins: bool = False,
     on_busy: OnBusy | None = None,
+    interrupts: str | None = None,
 ) -> Submitted:
     """Make a turn durable, then wake a turns process with `wake(session)`.
 
@@ -76,8 +77,9 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     `joins`: for chats: the message may join a turn that runs, after its tools, if that one was submitted so too; its
     own turn then ends as `merged`. `on_busy`: where another turn of the session runs or waits: `queue` waits behind it,
     `reject` raises `inbox.SessionBusy`, `interrupt` cancels the one at the head of the queue and waits behind the
-    others; None: as the setting `turns.on_busy` says. Raises `ConfigurationError` for bad input and
-    `inbox.IdempotencyConflict` for a key that stands for another message.
+    others; None: as the setting `turns.on_busy` says. `interrupts`: the agent whose turns alone may be cancelled so;
+    None: those of all; where another one's is at the head, `inbox.InterruptBarred` is raised. Raises
+    `ConfigurationError` for bad input and `inbox.IdempotencyConflict` for a key that stands for another message.
     """
     session = ids.new_session() if session is None else session
     labels = dict(labels or {})
@@ -98,6 +100,7 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
         requester=requester,
         joins=joins,
         on_busy=_on_busy(settings, on_busy),
+        interrupts=interrupts,
     )
     await _ensure_meta(client, settings.partitions)
     keep_s = round(settings.turns.keep_s)

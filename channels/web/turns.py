@@ -34,7 +34,7 @@ from channels.webhook.address import shown
 from worker import api, ids
 from worker.errors import ConfigurationError
 from worker.store import records
-from worker.store.inbox import IdempotencyConflict, SessionBusy
+from worker.store.inbox import IdempotencyConflict, InterruptBarred, SessionBusy
 from worker.store.listing import LIVE, OUTCOMES, Wanted, find
 from worker.store.records import TurnRecord
 
@@ -72,12 +72,19 @@ class TurnRoutes:
                 idempotency_key=key,
                 requester=asked.requester,
                 on_busy=asked.on_busy,
+                interrupts=call.token.agent or None,
             )
         except ConfigurationError as error:
             raise refusal_of(error) from None
         except SessionBusy:
             message = "session: a turn of it goes on, and on_busy is reject; send it again later, or let it wait"
             raise Refused("busy", message, field="session") from None
+        except InterruptBarred:
+            message = (
+                "on_busy: a turn of another agent goes on in this session, and this token may not end it: send it "
+                "again later, or with on_busy queue"
+            )
+            raise Refused("forbidden", message, field="on_busy") from None
         except IdempotencyConflict:
             message = f"this {_KEY_HEADER} stands for another message: use a key of its own for each message"
             raise Refused("conflict", message, field=_KEY_HEADER) from None
