@@ -165,7 +165,13 @@ async def test_who_asks_is_answered_however_many_ask_and_take_no_answer(
 
 
 @pytest.mark.requirement("web:connections:taken")
-async def test_who_takes_nothing_of_any_answer_is_cut_off(real_url: str) -> None:
+@pytest.mark.parametrize("by_system", [True, False])
+async def test_who_takes_nothing_of_any_answer_is_cut_off(
+    real_url: str, monkeypatch: pytest.MonkeyPatch, by_system: bool
+) -> None:
+    """Also where the system does not do it."""
+    if not by_system:
+        monkeypatch.delattr(socket, "TCP_USER_TIMEOUT", raising=False)
     settings = web_settings(real_url, requests_per_minute=100_000, write_timeout_s=1)
     async with serving(settings, connections=100) as web, taking_nothing(web, 2):
         await has_connections(web, 0)
