@@ -133,6 +133,8 @@ class Tail:
         """As far as that, the reader has what there is."""
         self.is_gone = False
         """The turn is no more."""
+        self.ended_at: Place | None = None
+        """Where the turn ended, if it has."""
         self.is_barred = False
         """Its admission counts no more."""
         self._frames: deque[Frame] = deque()

@@ -23,6 +23,7 @@ from tests.web.test_web_turns import error_of
 from worker.output.events import TurnCompletedOutput
 from worker.output.filters import OutputFilter
 from worker.store import keys, outputs
+from worker.store.records import RECORD_VERSION
 from worker.turn.usage import NO_USAGE
 
 SCOPE = "events:read"
@@ -659,6 +660,45 @@ async def test_what_a_newer_version_wrote_in_one_turn_holds_up_no_reader(web: Se
             await take(events, 2)
             assert agrees(fold, written)
             await events.aclose()
+
+
+@pytest.mark.requirement("readers:other-versions:end")
+async def test_a_turn_whose_end_this_version_cannot_read_ends_its_readers(web: Served) -> None:
+    written, fold, source = await WrittenTurn.begun(web.redis), Fold(), EventSource()
+    path = f"/v1/turns/{written.turn}/events"
+    async with await web.client(SCOPE) as client, asyncio.timeout(20), client.stream("GET", path) as answer:
+        async for data in answer.aiter_bytes():
+            for event in source.feed(data):
+                fold.take(event)
+                if fold.names == ["snapshot"]:
+                    await deltas(written, 1)
+                if fold.names == ["snapshot", "text_delta"]:
+                    at, seq = await web.redis.hmget(keys.turn_record(written.turn), "at", "seq")
+                    end = {"o": '{"type": "turn_completed", "outcome": "paused", "v": 99}'}
+                    await web.redis.xadd(keys.out(written.turn), end, id=f"{int(at)}-{int(seq) + 1}")
+                    sealed = {"state": "sealed", "outcome": "completed", "seq": int(seq) + 1}
+                    await web.redis.hset(keys.turn_record(written.turn), mapping=sealed)
+    assert fold.names == ["snapshot", "text_delta"]
+    assert fold.buffer.outcome is None
+    assert source.retries == [5000]
+    assert "cannot read how" in source.comments[-1]
+
+
+@pytest.mark.requirement("readers:other-versions:record")
+async def test_who_would_start_with_what_a_newer_release_wrote_is_sent_there(real_redis: Redis) -> None:
+    written = await WrittenTurn.begun(real_redis)
+    await real_redis.hset(keys.turn_record(written.turn), "v", RECORD_VERSION + 1)
+
+    async def all_count(admissions: Iterable[str]) -> set[str]:
+        return set(admissions)
+
+    outputs = live.LiveOutputs(real_redis, real_redis, tail.Held(10**9), all_count)
+    queue = tail.Tail(written.turn, outputs.held, admission="one", deltas=True)
+    events = Reader(real_redis, outputs, queue, OutputFilter.FULL).events(None, is_anew=True, keepalive_s=300)
+    told = [event async for event in events]
+    assert len(told) == 1
+    assert told[0].startswith(b": a newer release writes this turn")
+    assert b"retry: 5000" in told[0]
 
 
 @pytest.mark.requirement("readers:held:pieces")
