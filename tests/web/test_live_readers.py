@@ -120,6 +120,21 @@ async def test_who_comes_back_with_a_trimmed_id_is_told_to_start_afresh(web: Ser
             await events.aclose()
 
 
+@pytest.mark.requirement("cases:t18:trimmed-id")
+async def test_an_id_that_is_the_last_one_and_not_there_any_more_tells_of_no_loss(web: Served) -> None:
+    written, ids = await discarded_once(web)
+    await written.die()
+    last = (await web.redis.xrevrange(keys.out(written.turn), count=1))[0][0].decode()
+    assert last not in ids
+    await web.redis.xdel(keys.out(written.turn), last)
+    fold = Fold()
+    async with await web.client(SCOPE) as client:
+        events = read_along(client, written.turn, fold, last_id=last)
+        await take(events, 1)
+        assert (fold.names, fold.events[0].data["reason"]) == (["reset"], "unknown_id")
+        await events.aclose()
+
+
 @pytest.mark.requirement("readers:rewound")
 async def test_who_comes_back_with_an_id_beyond_the_last_one_is_told_that_the_store_has_lost_it(web: Served) -> None:
     """What follows may have a lower id: a server that lost its end may also have a clock that is behind."""

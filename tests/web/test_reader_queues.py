@@ -1,12 +1,15 @@
 """What the readers of a process together keep it holding: queues, and what they catch up with."""
 
+import asyncio
 import gc
 import tracemalloc
 from collections.abc import AsyncGenerator, Iterable
+from typing import Any
 
 import pytest
 
 from channels.web import live, tail
+from channels.web.event_stream import EventStream
 from channels.web.reader import KEEPALIVE, Reader
 from channels.web.tail import LITTLE_BYTES, Frame, Held, Tail
 from tests.store.turns import Redis
@@ -134,6 +137,84 @@ async def all_count(admissions: Iterable[str]) -> set[str]:
     return set(admissions)
 
 
+def traced() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.requirement("readers:held:released")
+async def test_a_snapshot_that_waits_to_be_taken_is_kept_once_and_one_that_was_taken_not_at_all(
+    real_redis: Redis,
+) -> None:
+    written, size, count = await WrittenTurn.begun(real_redis), 2_000_000, 10
+    await written.complete("z" * size)
+    outputs = live.LiveOutputs(real_redis, real_redis, Held(PLENTY), all_count)
+    readers = [
+        Reader(real_redis, outputs, Tail(written.turn, outputs.held, admission="one", deltas=True), OutputFilter.FULL)
+        for _ in range(count)
+    ]
+    streams = [reader.events(None, is_anew=True, keepalive_s=300) for reader in readers]
+    tracemalloc.start()
+    try:
+        for stream in streams:
+            await anext(stream)
+        assert size < traced() < 4 * size, "of which what Redis sent last is a part"
+        assert size < outputs.held.total < 2 * size
+        async with asyncio.TaskGroup() as group:
+            waiting = [group.create_task(next_of(stream)) for stream in streams]
+
+            async def joined() -> int:
+                return len(outputs._turns[written.turn].tails) if outputs.turns else 0
+
+            await eventually(joined, lambda seen: seen == count, "readers that have joined")
+
+            async def kept() -> int:
+                return traced()
+
+            await eventually(kept, lambda seen: seen < size // 2, "the snapshot to be let go", 10)
+            assert outputs.held.total == 0
+            await deltas(written, 1)
+            await outputs.read_once()
+        assert all(b"text_delta" in one.result() for one in waiting)
+    finally:
+        tracemalloc.stop()
+    for stream in streams:
+        await stream.aclose()
+
+
+async def next_of(stream: AsyncGenerator[bytes, None]) -> bytes:
+    return await anext(stream)
+
+
+@pytest.mark.requirement("readers:held:released")
+async def test_a_long_event_that_was_taken_is_kept_no_more_while_the_next_one_is_waited_for() -> None:
+    size, taken, gone = 5_000_000, 0, asyncio.Event()
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield b"x" * size
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        nonlocal taken
+        taken += len(message.get("body", b""))
+
+    async def receive() -> Any:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def left() -> int:
+        return traced() if taken == size else size
+
+    tracemalloc.start()
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(EventStream(events(), 5, lambda: None)({"type": "http"}, receive, send))
+            await eventually(left, lambda seen: seen < size // 2, "an event that was taken to be let go", 10)
+            gone.set()
+    finally:
+        tracemalloc.stop()
+
+
 def come_back(client: Redis, written: WrittenTurn, held: Held, place: Place) -> AsyncGenerator[bytes, None]:
     outputs = live.LiveOutputs(client, client, held, all_count)
     queue = Tail(written.turn, held, admission="one", deltas=True)
@@ -163,12 +244,11 @@ async def test_who_comes_back_and_takes_nothing_holds_little_of_what_came_meanwh
         streams = [come_back(real_redis, written, held, place) for _ in range(count)]
         for stream in streams:
             await anext(stream)
-        gc.collect()
-        traced, _ = tracemalloc.get_traced_memory()
+        kept = traced()
     finally:
         tracemalloc.stop()
     assert size < held.total <= count * LITTLE_BYTES + (2_100_000 if size > LITTLE_BYTES else 0)
-    assert traced < 20_000_000, "with all that they missed: 40 MB"
+    assert kept < 20_000_000, "with all that they missed: 40 MB"
     for stream in streams:
         await stream.aclose()
 

@@ -4,10 +4,12 @@ import asyncio
 import json
 import logging
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from channels.web import body
 from tests.store.turns import commit, completed, driver_of, seal, taken
 from tests.support.web import Served, serving, web_settings
 from worker.output.events import ErrorOutput, TurnCompletedOutput
@@ -293,6 +295,24 @@ async def test_a_body_beyond_the_cap_is_refused_before_it_has_come(real_url: str
             assert error_of(answer)[:2] == (413, "too_large")
         assert sent < 50_000_000
         assert (await client.post("/v1/turns", json={"prompt": "x" * 1900})).status_code == 202
+
+
+@pytest.mark.requirement("web:body-time")
+async def test_a_body_that_does_not_come_is_not_waited_for(web: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "_READ_LIMIT_S", 0.3)
+    address = urlsplit(web.url)
+    head = "POST /v1/turns HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+    token = await web.token(*WRITE)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        writer.write(f'{head}Authorization: Bearer {token}\r\n\r\n{{"prompt": "'.encode())
+        async with asyncio.timeout(20):
+            told, _, rest = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    assert told.startswith(b"HTTP/1.1 408")
+    assert b"connection: close" in told.lower()
+    assert json.loads(rest)["error"]["code"] == "body_timeout"
 
 
 @pytest.mark.requirement("web:not-found")
