@@ -83,9 +83,7 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     """
     session = ids.new_session() if session is None else session
     labels = dict(labels or {})
-    if requester is not None:
-        _check_person("requester", requester)
-    _check(settings, prompt=prompt, agent=agent, session=session, labels=labels, key=idempotency_key)
+    _check(settings, prompt, agent=agent, session=session, labels=labels, key=idempotency_key, requester=requester)
     new = inbox.NewTurn(
         turn=ids.new_turn(ids.partition_of_session(session, settings.partitions)),
         session=session,
@@ -147,7 +145,7 @@ async def replay_turn(
     fresh = ids.replay_of(turn)
     if await read_turn(client, fresh) is not None:
         return Submitted(fresh, record.session, duplicate=True)
-    _check(settings, prompt=record.message, agent=record.agent, session=record.session, labels=record.labels, key=None)
+    _check(settings, record.message, agent=record.agent, session=record.session, labels=record.labels)
     submitted = await inbox.submit(
         client,
         inbox.NewTurn(
@@ -242,8 +240,17 @@ async def _ensure_meta(client: redis.asyncio.Redis, partitions: int) -> None:
 
 
 def _check(  # noqa: PLR0913 - see submit
-    settings: WorkerSettings, *, prompt: str, agent: str, session: str, labels: Mapping[str, str], key: str | None
+    settings: WorkerSettings,
+    prompt: str,
+    *,
+    agent: str,
+    session: str,
+    labels: Mapping[str, str],
+    key: str | None = None,
+    requester: str | None = None,
 ) -> None:
+    if requester is not None:
+        _check_person("requester", requester)
     _check_text("prompt", prompt)
     size = len(prompt.encode())
     if not prompt.strip():
