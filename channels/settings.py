@@ -126,7 +126,7 @@ class WebSettings(Section):
     )
     keepalive_s: float = amount(15, 0.1, 300, "seconds", "Longest silence towards a live reader; a comment breaks it.")
     write_timeout_s: float = amount(
-        60, 0.1, 3600, "seconds", "Longest time in which a live reader takes nothing; then it is cut off."
+        60, 0.1, 3600, "seconds", "Longest time in which somebody takes nothing of an answer; then he is cut off."
     )
     drain_s: float = amount(
         1, 0, 300, "seconds", "After SIGTERM it goes on answering so long, not ready, before it stops listening."

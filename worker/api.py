@@ -66,6 +66,7 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     requester: str | None = None,
     joins: bool = False,
     on_busy: OnBusy | None = None,
+    interrupts: str | None = None,
 ) -> Submitted:
     """Make a turn durable, then wake a turns process with `wake(session)`.
 
@@ -76,14 +77,13 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     `joins`: for chats: the message may join a turn that runs, after its tools, if that one was submitted so too; its
     own turn then ends as `merged`. `on_busy`: where another turn of the session runs or waits: `queue` waits behind it,
     `reject` raises `inbox.SessionBusy`, `interrupt` cancels the one at the head of the queue and waits behind the
-    others; None: as the setting `turns.on_busy` says. Raises `ConfigurationError` for bad input and
-    `inbox.IdempotencyConflict` for a key that stands for another message.
+    others; None: as the setting `turns.on_busy` says. `interrupts`: the agent whose turns alone may be cancelled so;
+    None: those of all; where another one's is at the head, `inbox.InterruptBarred` is raised. Raises
+    `ConfigurationError` for bad input and `inbox.IdempotencyConflict` for a key that stands for another message.
     """
     session = ids.new_session() if session is None else session
     labels = dict(labels or {})
-    if requester is not None:
-        _check_person("requester", requester)
-    _check(settings, prompt=prompt, agent=agent, session=session, labels=labels, key=idempotency_key)
+    _check(settings, prompt, agent=agent, session=session, labels=labels, key=idempotency_key, requester=requester)
     new = inbox.NewTurn(
         turn=ids.new_turn(ids.partition_of_session(session, settings.partitions)),
         session=session,
@@ -98,6 +98,7 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
         requester=requester,
         joins=joins,
         on_busy=_on_busy(settings, on_busy),
+        interrupts=interrupts,
     )
     await _ensure_meta(client, settings.partitions)
     keep_s = round(settings.turns.keep_s)
@@ -144,7 +145,7 @@ async def replay_turn(
     fresh = ids.replay_of(turn)
     if await read_turn(client, fresh) is not None:
         return Submitted(fresh, record.session, duplicate=True)
-    _check(settings, prompt=record.message, agent=record.agent, session=record.session, labels=record.labels, key=None)
+    _check(settings, record.message, agent=record.agent, session=record.session, labels=record.labels)
     submitted = await inbox.submit(
         client,
         inbox.NewTurn(
@@ -239,8 +240,17 @@ async def _ensure_meta(client: redis.asyncio.Redis, partitions: int) -> None:
 
 
 def _check(  # noqa: PLR0913 - see submit
-    settings: WorkerSettings, *, prompt: str, agent: str, session: str, labels: Mapping[str, str], key: str | None
+    settings: WorkerSettings,
+    prompt: str,
+    *,
+    agent: str,
+    session: str,
+    labels: Mapping[str, str],
+    key: str | None = None,
+    requester: str | None = None,
 ) -> None:
+    if requester is not None:
+        _check_person("requester", requester)
     _check_text("prompt", prompt)
     size = len(prompt.encode())
     if not prompt.strip():

@@ -53,7 +53,7 @@ class _Trace:
 
 
 class Traced:
-    """The outermost layer: an id and headers for every answer, an answer for each fault of ours, figures, one line."""
+    """The outermost layer: an id and headers for every answer, figures, one line."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -80,10 +80,7 @@ class Traced:
             await self._app(scope, receive, send_traced)
         except Exception as error:
             fault("request_failed", error, request=trace.request_id, route=trace.route)
-            if trace.status:
-                raise  # the answer has begun; the server cuts it off
-            message = f"a fault of ours; the log tells more of request {trace.request_id}"
-            await Refused("internal", message).response()(scope, receive, send_traced)
+            raise  # the answer has begun; the server cuts it off
         finally:
             _log(metrics.known_method(scope["method"]), trace)
 
@@ -165,13 +162,15 @@ def endpoint(operation: Operation, handler: Handler, guard: Guard) -> Callable[[
             return await handler(Call(request, bearer, body))
         except Refused as refused:
             return refused.response()
-        except Exception as error:
-            told = _store_error(error)
-            if told is None:
-                raise
-            return told.response()
+        except Exception as error:  # noqa: BLE001 - whatever it is, who asked is told in the one form of errors
+            return (_store_error(error) or _fault_of_ours(error, request.scope[_TRACE])).response()
 
     return answer
+
+
+def _fault_of_ours(error: Exception, trace: _Trace) -> Refused:
+    fault("request_failed", error, request=trace.request_id, route=trace.route)
+    return Refused("internal", f"a fault of ours; the log tells more of request {trace.request_id}")
 
 
 def _store_error(error: Exception) -> Refused | None:

@@ -16,8 +16,8 @@ HEADERS = {
     "x-accel-buffering": "no",  # nginx would hold back what is to be seen at once
 }
 
-
 _PIECE_BYTES = 65_536
+_CANCEL_AGAIN_S = 0.1
 
 
 class EventStream(Response):
@@ -35,15 +35,18 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as ASGI has it
         """Answer."""
+        loop = asyncio.get_running_loop()
+        writing, leaving = loop.create_task(self._write(send)), loop.create_task(self._until_gone(receive))
         try:
-            async with asyncio.TaskGroup() as group:
-                writing = group.create_task(self._write(send))
-                leaving = group.create_task(self._until_gone(receive))
-                await asyncio.wait({writing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-                writing.cancel()
-                leaving.cancel()
+            await asyncio.wait({writing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._ended()
+            try:
+                await _end(writing)
+                await _end(leaving)
+            finally:
+                self._ended()
+        if not writing.cancelled():
+            writing.result()  # raises what went wrong
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -72,3 +75,10 @@ class EventStream(Response):
     async def _until_gone(receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel until it is done: on the way a cancel may be lost, as in `asyncio.wait_for` before Python 3.12."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_CANCEL_AGAIN_S)

@@ -125,9 +125,8 @@ class LiveOutputs:
                 turn.has_unknown = count_unknown(name, entries) > 0
             for place, output in entries:
                 frame = Frame(place, output)
-                size = 0 if output is None else len(frame.event)
                 for tail in turn.tails:
-                    tail.offer(frame, size)
+                    tail.offer(frame)
         return count
 
     async def refresh_once(self) -> None:
@@ -168,7 +167,12 @@ class LiveOutputs:
             for tail in turn.tails:
                 tail.is_gone = True
                 tail.wake()
-        elif watched.last < asked_at:  # what was read before is no more: a failover, or a file that lost its end
+            return
+        for tail in turn.tails:
+            tail.ended_at = None if watched.going_on else watched.last
+            if tail.ended_at is not None:  # and its last output may be one that no reader here can be sent
+                tail.wake()
+        if watched.last < asked_at:  # what was read before is no more: a failover, or a file that lost its end
             turn.at = watched.last
             for tail in turn.tails:
                 tail.lose("rewound")

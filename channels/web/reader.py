@@ -5,7 +5,7 @@ What belongs here: snapshot, catching up, going on, starting afresh. What must n
     joins                      `snapshot`, then what comes
     names the last id it saw   what came after it; where that cannot be known, `reset` and then what comes
     misses something           `reset`, then what comes
-    its turn has ended         how it ended, and no more
+    its turn has ended         how it ended, and no more; a comment, where a newer release has said it
 
 A `snapshot` and a `reset` look alike and mean: forget what you have, this is what stands. So the reader's text is
 always what the turn's is, whatever was trimmed, lost or put back. Ids grow strictly, but a `reset` because the store
@@ -18,12 +18,13 @@ from time import monotonic
 import redis.asyncio
 
 from channels.web.live import WATCH_S, LiveOutputs
-from channels.web.tail import Crowded, Frame, Tail
+from channels.web.tail import LITTLE_BYTES, Crowded, Frame, Tail
+from worker.errors import NewerRecord
 from worker.output.events import TurnCompletedOutput
 from worker.output.filters import OutputFilter, admits
 from worker.output.snapshot import NOWHERE, Cursor, Place, Reason
 from worker.store import outputs
-from worker.store.readers import ended_at, is_known, read_page
+from worker.store.readers import ended_at, find_page, is_known, read_page
 from worker.store.repeat import is_unanswered
 
 DELTAS = OutputFilter.TEXT_STREAMING | OutputFilter.THINKING
@@ -31,6 +32,8 @@ KEEPALIVE = b": keepalive\n\n"
 _STORE_AWAY = b": the store does not answer, come back later\nretry: 2000\n\n"
 _FAREWELL = b": this process ends, go on at another one\nretry: 1000\n\n"
 _CROWDED = b": the readers of this process hold too much, come back later\nretry: 5000\n\n"
+_NEWER = b": a newer release writes this turn: go on at a process of that release\nretry: 5000\n\n"
+_UNREADABLE = b": the turn has ended, and this release cannot read how: ask a process of a newer one\nretry: 5000\n\n"
 _BARRED = b": the token counts no more\n\n"
 
 
@@ -62,6 +65,8 @@ class Reader:
                 del event  # here and below: who waits for the next one keeps none that was taken
         except Crowded:
             yield _CROWDED
+        except NewerRecord:
+            yield _NEWER
         except Exception as error:
             if not is_unanswered(error):
                 raise
@@ -95,10 +100,16 @@ class Reader:
             return
         missed, frames = self._tail.missed, self._tail.take()
         if not frames and missed is None:
-            self._is_over = self._tail.is_gone
+            ended_at = self._tail.ended_at
+            has_read_all = ended_at is not None and self._cursor.at >= ended_at
+            self._is_over = self._tail.is_gone or has_read_all
+            if has_read_all:
+                yield _UNREADABLE
             return
         async for event in self._pass_on(frames) if missed is None else self._start(missed):
             yield event
+            del event
+        self._tail.passed_on()
 
     async def _continue(self, last: Place) -> AsyncIterator[bytes]:
         """What has come since the reader went away."""
@@ -143,13 +154,21 @@ class Reader:
             yield event
 
     async def _catch_up(self) -> AsyncIterator[bytes]:
-        """What has come between the reader's place and what its queue begins with."""
+        """What has come between the reader's place and what its queue begins with.
+
+        A little at a time. A longer output is not read for one reader alone: a snapshot is kept once for all.
+        """
         while not self._is_over and self._tail.missed is None:
-            entries = await read_page(self._client, self._tail.turn, self._cursor.at)
-            if not entries:
+            page = await find_page(self._client, self._tail.turn, self._cursor.at, LITTLE_BYTES)
+            if page.size > LITTLE_BYTES:
+                self._tail.lose("missed")
+            if not page.stored or self._tail.missed is not None:
                 return
-            async for event in self._pass_on([Frame(*entry) for entry in entries]):
-                yield event
+            with self._live.held.holding(page.size):
+                entries = await read_page(self._client, self._tail.turn, page)
+                async for event in self._pass_on([Frame(*entry) for entry in entries]):
+                    yield event
+                    del event
 
     async def _pass_on(self, frames: Sequence[Frame]) -> AsyncIterator[bytes]:
         for frame in frames:

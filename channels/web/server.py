@@ -67,7 +67,7 @@ def config_of(app: ASGIApp, web: WebSettings, connections: int) -> uvicorn.Confi
     """How the server is run. `connections`: how many it may have."""
     return uvicorn.Config(
         app,
-        http=protocol_of(connections),
+        http=protocol_of(connections, web.write_timeout_s),
         log_config=None,
         access_log=False,
         server_header=False,

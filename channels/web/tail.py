@@ -51,9 +51,26 @@ class Held:
         """Whether there is no room for more than a little."""
         return self.total >= self._most
 
-    def add(self, count: int) -> None:
-        """So many bytes more wait; negative: fewer."""
+    def hold(self, frame: "Frame") -> None:
+        """One reader more waits for this frame, which is kept once for all of them."""
+        if not frame.readers:
+            self.total += frame.size
+        frame.readers += 1
+
+    def let_go(self, frame: "Frame") -> None:
+        """One reader fewer waits for it."""
+        frame.readers -= 1
+        if not frame.readers:
+            self.total -= frame.size
+
+    @contextmanager
+    def holding(self, count: int) -> Iterator[None]:
+        """So many bytes for one reader alone, which are not more than a little."""
         self.total += count
+        try:
+            yield
+        finally:
+            self.total -= count
 
     @contextmanager
     def sharing(self, data: bytes, key: bytes) -> Iterator[bytes]:
@@ -75,12 +92,21 @@ class Held:
                 self.total -= len(shared.data)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Frame:
-    """An output on its way to readers; `output` None: this version does not know it. Written out once for all."""
+    """An output on its way to readers; `output` None: this version does not know it. Written out once for all.
+
+    `readers`: how many wait for it.
+    """
 
     place: Place
     output: Output | None
+    readers: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the event."""
+        return 0 if self.output is None else len(self.event)
 
     @cached_property
     def event(self) -> bytes:
@@ -107,20 +133,22 @@ class Tail:
         """As far as that, the reader has what there is."""
         self.is_gone = False
         """The turn is no more."""
+        self.ended_at: Place | None = None
+        """Where the turn ended, if it has."""
         self.is_barred = False
         """Its admission counts no more."""
         self._frames: deque[Frame] = deque()
         self._bytes = 0
-        self._taken_bytes = 0
+        self._taken: list[Frame] = []
         self._news = asyncio.Event()
 
-    def offer(self, frame: Frame, size: int) -> None:
+    def offer(self, frame: Frame) -> None:
         """Queue a frame, or lose all of them."""
         if self.missed is not None or frame.place <= self.known:
             return
         self._frames.append(frame)
-        self._bytes += size
-        self._held.add(size)
+        self._bytes += frame.size
+        self._held.hold(frame)
         is_crowded = self._held.is_full and self._bytes > LITTLE_BYTES
         if len(self._frames) > _MOST_FRAMES or self._bytes > _MOST_BYTES or is_crowded:
             self.lose("missed")
@@ -143,23 +171,29 @@ class Tail:
         self.missed = None
 
     def take(self) -> list[Frame]:
-        """What has come. It counts as held until something is taken again."""
-        frames = list(self._frames)
+        """What has come. It counts as held until `passed_on`."""
+        self.passed_on()
+        self._taken = list(self._frames)
         self._frames.clear()
-        self._held.add(-self._taken_bytes)
-        self._taken_bytes, self._bytes = self._bytes, 0
+        self._bytes = 0
         self._news.clear()
-        return frames
+        return self._taken
+
+    def passed_on(self) -> None:
+        """What was taken has gone to the reader, or is not wanted any more."""
+        for frame in self._taken:
+            self._held.let_go(frame)
+        self._taken = []
 
     def close(self) -> None:
         """The reader is gone: it holds nothing any more."""
         self._empty()
-        self._held.add(-self._taken_bytes)
-        self._taken_bytes = 0
+        self.passed_on()
 
     def _empty(self) -> None:
+        for frame in self._frames:
+            self._held.let_go(frame)
         self._frames.clear()
-        self._held.add(-self._bytes)
         self._bytes = 0
 
     async def news(self, within_s: float) -> None:

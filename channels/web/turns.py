@@ -35,7 +35,7 @@ from channels.webhook.address import shown
 from worker import api, ids
 from worker.errors import ConfigurationError
 from worker.store import records
-from worker.store.inbox import IdempotencyConflict, SessionBusy
+from worker.store.inbox import IdempotencyConflict, InterruptBarred, SessionBusy
 from worker.store.listing import LIVE, OUTCOMES, Wanted, find
 from worker.store.records import TurnRecord
 
@@ -73,15 +73,12 @@ class TurnRoutes:
                 idempotency_key=key,
                 requester=asked.requester,
                 on_busy=asked.on_busy,
+                interrupts=call.token.agent or None,
             )
         except ConfigurationError as error:
             raise refusal_of(error) from None
-        except SessionBusy:
-            message = "session: a turn of it goes on, and on_busy is reject; send it again later, or let it wait"
-            raise Refused("busy", message, field="session") from None
-        except IdempotencyConflict:
-            message = f"this {_KEY_HEADER} stands for another message: use a key of its own for each message"
-            raise Refused("conflict", message, field=_KEY_HEADER) from None
+        except (SessionBusy, InterruptBarred, IdempotencyConflict) as error:
+            raise _not_taken(error) from None
         answer = SubmitAnswer(
             turn=submitted.turn,
             session=submitted.session,
@@ -181,6 +178,22 @@ def refusal_of(error: ConfigurationError) -> Refused:
     first = words.replace(":", " ").split()[0]
     field = _FIELDS.get(first, first if first in _HOLDS else None)
     return Refused("invalid", words, field=field)
+
+
+def _not_taken(error: SessionBusy | InterruptBarred | IdempotencyConflict) -> Refused:
+    match error:
+        case SessionBusy():
+            message = "session: a turn of it goes on, and on_busy is reject; send it again later, or let it wait"
+            return Refused("busy", message, field="session")
+        case InterruptBarred():
+            message = (
+                "on_busy: a turn of another agent goes on in this session, and this token may not end it: send it "
+                "again later, or with on_busy queue"
+            )
+            return Refused("forbidden", message, field="on_busy")
+        case IdempotencyConflict():
+            message = f"this {_KEY_HEADER} stands for another message: use a key of its own for each message"
+            return Refused("conflict", message, field=_KEY_HEADER)
 
 
 def _idempotency_key(call: Call) -> str | None:

@@ -18,13 +18,14 @@ from tests.store.turns import (
     snapshot_of,
 )
 from worker import ids
+from worker.errors import NewerRecord
 from worker.output.buffer import CommitBuffer
 from worker.output.events import CallCompletedOutput, ErrorOutput, TextOutput, TurnCompletedOutput, UsageOutput
 from worker.store import keys
 from worker.store.inbox import submit
 from worker.store.outputs import attach, outputs_after, watch
 from worker.store.readers import read_on
-from worker.store.records import read_text, read_turn
+from worker.store.records import RECORD_VERSION, read_text, read_turn
 from worker.store.tick import StagingTick
 from worker.turn.commands import Failure
 from worker.turn.usage import NO_USAGE, UsageTotals
@@ -71,6 +72,15 @@ async def test_nobody_attaches_to_a_turn_that_is_not_there(any_redis: Redis) -> 
     assert await read_text(any_redis, turn) == ""
     assert await outputs_of(any_redis, turn) == []
     assert await any_redis.keys("*") == []
+
+
+@pytest.mark.requirement("readers:other-versions:record")
+async def test_nobody_attaches_to_a_turn_that_a_newer_release_has_written(any_redis: Redis) -> None:
+    accumulator = await driven(any_redis)
+    assert await attach(any_redis, accumulator.turn, 0) is not None
+    await any_redis.hset(keys.turn_record(accumulator.turn), "v", RECORD_VERSION + 1)
+    with pytest.raises(NewerRecord, match="newer release"):
+        await attach(any_redis, accumulator.turn, 0)
 
 
 @pytest.mark.requirement("store:attach:watch")

@@ -34,13 +34,14 @@ def web_settings(url: str, **web: Any) -> Settings:
 
 
 class Served:
-    """A web process that answers at `url`."""
+    """A web process that answers at `url`. `connections`: those that it has."""
 
-    def __init__(self, url: str, client: Any, settings: Settings, process: WebProcess) -> None:
+    def __init__(self, url: str, client: Any, settings: Settings, process: WebProcess, connections: Any) -> None:
         self.url = url
         self.redis = client
         self.settings = settings
         self.process = process
+        self.connections = connections
 
     async def token(self, *scopes: str, **more: Any) -> str:
         """The text of a fresh token."""
@@ -63,7 +64,8 @@ async def serving(settings: Settings, connections: int = 1000) -> AsyncIterator[
     async with asyncio.TaskGroup() as group:
         group.create_task(server._serve([listening]))
         try:
-            yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", client, settings, process)
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield Served(url, client, settings, process, server.server_state.connections)
         finally:
             process.drain()
             server.should_exit = True

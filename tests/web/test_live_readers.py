@@ -23,6 +23,7 @@ from tests.web.test_web_turns import error_of
 from worker.output.events import TurnCompletedOutput
 from worker.output.filters import OutputFilter
 from worker.store import keys, outputs
+from worker.store.records import RECORD_VERSION
 from worker.turn.usage import NO_USAGE
 
 SCOPE = "events:read"
@@ -117,6 +118,21 @@ async def test_who_comes_back_with_a_trimmed_id_is_told_to_start_afresh(web: Ser
             assert (fold.names, fold.events[0].data["reason"]) == (["reset"], "unknown_id")
             assert agrees(fold, written)
             await events.aclose()
+
+
+@pytest.mark.requirement("cases:t18:trimmed-id")
+async def test_an_id_that_is_the_last_one_and_not_there_any_more_tells_of_no_loss(web: Served) -> None:
+    written, ids = await discarded_once(web)
+    await written.die()
+    last = (await web.redis.xrevrange(keys.out(written.turn), count=1))[0][0].decode()
+    assert last not in ids
+    await web.redis.xdel(keys.out(written.turn), last)
+    fold = Fold()
+    async with await web.client(SCOPE) as client:
+        events = read_along(client, written.turn, fold, last_id=last)
+        await take(events, 1)
+        assert (fold.names, fold.events[0].data["reason"]) == (["reset"], "unknown_id")
+        await events.aclose()
 
 
 @pytest.mark.requirement("readers:rewound")
@@ -482,6 +498,35 @@ async def test_a_reader_that_takes_nothing_for_too_long_or_hangs_up_is_given_up(
         stuck.close()
 
 
+@pytest.mark.requirement("readers:gone:place")
+async def test_a_reader_that_is_gone_is_let_go_also_where_its_cancel_is_lost_on_the_way() -> None:
+    """As in `asyncio.wait_for` of Python 3.11, when what it waits for has just ended."""
+    lost = 0
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        nonlocal lost
+        yield b"x"
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        lost += 1
+        await asyncio.Event().wait()
+
+    taken = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            taken.set()
+
+    async def receive() -> Any:
+        await taken.wait()
+        return {"type": "http.disconnect"}
+
+    ended: list[bool] = []
+    async with asyncio.timeout(20):
+        await EventStream(events(), 5, lambda: ended.append(True))({"type": "http"}, receive, send)
+    assert (lost, ended) == (1, [True])
+
+
 @pytest.mark.requirement("tuning:web:readers")
 @pytest.mark.requirement("tuning:web:readers-per-token")
 @pytest.mark.requirement("readers:caps")
@@ -630,6 +675,45 @@ async def test_what_a_newer_version_wrote_in_one_turn_holds_up_no_reader(web: Se
             await take(events, 2)
             assert agrees(fold, written)
             await events.aclose()
+
+
+@pytest.mark.requirement("readers:other-versions:end")
+async def test_a_turn_whose_end_this_version_cannot_read_ends_its_readers(web: Served) -> None:
+    written, fold, source = await WrittenTurn.begun(web.redis), Fold(), EventSource()
+    path = f"/v1/turns/{written.turn}/events"
+    async with await web.client(SCOPE) as client, asyncio.timeout(20), client.stream("GET", path) as answer:
+        async for data in answer.aiter_bytes():
+            for event in source.feed(data):
+                fold.take(event)
+                if fold.names == ["snapshot"]:
+                    await deltas(written, 1)
+                if fold.names == ["snapshot", "text_delta"]:
+                    at, seq = await web.redis.hmget(keys.turn_record(written.turn), "at", "seq")
+                    end = {"o": '{"type": "turn_completed", "outcome": "paused", "v": 99}'}
+                    await web.redis.xadd(keys.out(written.turn), end, id=f"{int(at)}-{int(seq) + 1}")
+                    sealed = {"state": "sealed", "outcome": "completed", "seq": int(seq) + 1}
+                    await web.redis.hset(keys.turn_record(written.turn), mapping=sealed)
+    assert fold.names == ["snapshot", "text_delta"]
+    assert fold.buffer.outcome is None
+    assert source.retries == [5000]
+    assert "cannot read how" in source.comments[-1]
+
+
+@pytest.mark.requirement("readers:other-versions:record")
+async def test_who_would_start_with_what_a_newer_release_wrote_is_sent_there(real_redis: Redis) -> None:
+    written = await WrittenTurn.begun(real_redis)
+    await real_redis.hset(keys.turn_record(written.turn), "v", RECORD_VERSION + 1)
+
+    async def all_count(admissions: Iterable[str]) -> set[str]:
+        return set(admissions)
+
+    outputs = live.LiveOutputs(real_redis, real_redis, tail.Held(10**9), all_count)
+    queue = tail.Tail(written.turn, outputs.held, admission="one", deltas=True)
+    events = Reader(real_redis, outputs, queue, OutputFilter.FULL).events(None, is_anew=True, keepalive_s=300)
+    told = [event async for event in events]
+    assert len(told) == 1
+    assert told[0].startswith(b": a newer release writes this turn")
+    assert b"retry: 5000" in told[0]
 
 
 @pytest.mark.requirement("readers:held:pieces")

@@ -134,3 +134,20 @@ async def test_an_approval_of_a_newer_release_is_left_to_it(web: Served) -> None
         answer = await client.post(f"/v1/approvals/{approval}", json={"option": "deny"})
         assert error_of(answer)[0] == 503
         assert "written by a newer release" in answer.json()["error"]["message"]
+
+
+@pytest.mark.requirement("web:approvals:agent")
+async def test_a_token_of_another_agent_neither_sees_nor_decides_an_approval(web: Served) -> None:
+    accumulator = await driven(web.redis)  # of the agent `default`
+    await with_tools(accumulator, "mail")
+    approval = await ask(accumulator)
+    path = f"/v1/approvals/{approval}"
+    async with await web.client(*SCOPES, agent="ops") as client:
+        told = (await client.get("/v1/approvals")).json()
+        assert (told["approvals"], told["truncated"]) == ([], False)
+        answer = await client.post(path, json={"option": "approve_once"})
+        assert error_of(answer)[:2] == (404, "not_found")
+    async with await web.client(*SCOPES, agent="default") as client:
+        (waiting,) = (await client.get("/v1/approvals")).json()["approvals"]
+        assert waiting["approval"] == approval
+        assert (await client.post(path, json={"option": "deny"})).json()["option"] == "deny"

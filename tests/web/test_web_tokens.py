@@ -11,6 +11,7 @@ from tests.support.stack import eventually
 from tests.support.web import Served, serving, web_settings
 from tests.web.test_web_turns import error_of, submitted
 from worker.errors import ConfigurationError
+from worker.settings import TurnSettings
 
 Redis = Any
 
@@ -195,6 +196,36 @@ async def test_a_token_of_one_agent_alone_gets_into_no_session_of_another(real_u
             assert [turn["turn"] for turn in (await client.get("/v1/turns")).json()["turns"]] == [own["turn"]]
         async with await web.client(*scopes) as all_of_it:
             assert (await all_of_it.get(theirs["urls"]["turn"])).json()["state"] == "queued"
+
+
+@pytest.mark.requirement("tokens:limited:interrupt")
+@pytest.mark.parametrize("by_setting", [False, True])
+async def test_a_token_of_an_agent_interrupts_no_turn_of_another_in_a_session_of_both(
+    real_url: str, by_setting: bool
+) -> None:
+    default = web_settings(real_url).agent("default")
+    turns = TurnSettings(on_busy="interrupt" if by_setting else "queue")
+    settings = web_settings(real_url).model_copy(
+        update={"agents": {"default": default, "ops": default}, "turns": turns}
+    )
+    how: dict[str, Any] = {} if by_setting else {"on_busy": "interrupt"}
+    scopes = ("turns:write", "turns:read")
+    async with (
+        serving(settings) as web,
+        await web.client(*scopes) as boss,
+        await web.client(*scopes, agent="ops", sessions="crm/") as client,
+    ):
+        theirs = await submitted(boss, agent="default", session="crm/1", on_busy="queue")
+        body = {"prompt": "hi", "agent": "ops", "session": "crm/1", **how}
+        assert error_of(await client.post("/v1/turns", json=body)) == (403, "forbidden", "on_busy")
+        assert [turn["turn"] for turn in (await boss.get("/v1/turns")).json()["turns"]] == [theirs["turn"]]
+        assert (await boss.get(theirs["urls"]["turn"])).json()["state"] == "queued"
+        own = await submitted(client, agent="ops", session="crm/2")
+        later = await submitted(client, agent="ops", session="crm/2", **how)
+        assert (await boss.get(own["urls"]["turn"])).json()["outcome"] == "cancelled"
+        last = await submitted(boss, agent="default", session="crm/2", on_busy="interrupt")
+        assert (await boss.get(later["urls"]["turn"])).json()["outcome"] == "cancelled"
+        assert (await boss.get(last["urls"]["turn"])).json()["state"] == "queued"
 
 
 @pytest.mark.requirement("web:list:all-of-it")

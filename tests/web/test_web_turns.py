@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import logging
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from channels.web import body
 from tests.store.test_turn_listing import of_a_newer_release
 from tests.store.turns import commit, completed, driver_of, seal, taken
 from tests.support.web import Served, serving, web_settings
@@ -295,6 +298,24 @@ async def test_a_body_beyond_the_cap_is_refused_before_it_has_come(real_url: str
         assert (await client.post("/v1/turns", json={"prompt": "x" * 1900})).status_code == 202
 
 
+@pytest.mark.requirement("web:body-time")
+async def test_a_body_that_does_not_come_is_not_waited_for(web: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "_READ_LIMIT_S", 0.3)
+    address = urlsplit(web.url)
+    head = "POST /v1/turns HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+    token = await web.token(*WRITE)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        writer.write(f'{head}Authorization: Bearer {token}\r\n\r\n{{"prompt": "'.encode())
+        async with asyncio.timeout(20):
+            told, _, rest = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    assert told.startswith(b"HTTP/1.1 408")
+    assert b"connection: close" in told.lower()
+    assert json.loads(rest)["error"]["code"] == "body_timeout"
+
+
 @pytest.mark.requirement("web:not-found")
 async def test_what_is_not_there_is_not_found(web: Served) -> None:
     async with await web.client(*WRITE, "events:read") as client:
@@ -409,3 +430,30 @@ async def test_turns_of_a_newer_release_are_listed_and_said_to_be_newer(web: Ser
     async with await web.client(*WRITE, sessions="a/") as client:
         assert (await client.get("/v1/turns")).json()["newer"] == []
         assert error_of(await client.get(theirs["urls"]["turn"]))[:2] == (404, "not_found")
+
+
+@pytest.mark.requirement("web:internal")
+async def test_a_fault_of_ours_is_told_in_the_one_form_and_costs_no_connection(
+    web: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger("lastword").addHandler(caplog.handler)
+    async with await web.client(*WRITE) as client:
+        turn = await submitted(client)
+        with monkeypatch.context() as broken:
+
+            async def read_text(*_: Any) -> str:
+                raise RuntimeError("words of a record")
+
+            broken.setattr("worker.store.records.read_text", read_text)
+            answer = await client.get(turn["urls"]["turn"])
+        assert error_of(answer) == (500, "internal", None)
+        name = answer.headers["x-request-id"]
+        assert name in answer.json()["error"]["message"]
+        assert answer.headers["cache-control"] == "no-store"
+        after = await client.get(turn["urls"]["turn"])
+        assert after.status_code == 200
+        first, second = (each.extensions["network_stream"].get_extra_info("client_addr") for each in (answer, after))
+        assert first == second, "the connection was kept"
+    (line,) = (vars(record)["lastword"] for record in caplog.records if record.getMessage() == "request_failed")
+    assert (line["request"], line["route"], line["error"]) == (name, "/v1/turns/{turn}", "RuntimeError")
+    assert "words of a record" not in str([vars(record) for record in caplog.records]) + answer.text

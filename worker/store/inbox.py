@@ -48,6 +48,18 @@ class SessionBusy(LastwordError):
         self.turn = turn
 
 
+class InterruptBarred(LastwordError):
+    """The message was to interrupt a turn of an agent whose turns it may not end. Nothing was stored."""
+
+    def __init__(self, session: str, turn: str) -> None:
+        super().__init__(
+            f"session {session} is busy with {turn}, a turn of another agent, and nothing was stored: submit again "
+            "once that one has ended, or with on_busy = queue"
+        )
+        self.session = session
+        self.turn = turn
+
+
 class IdempotencyConflict(LastwordError):
     """The idempotency key stands for another message. Names the key and the turn that it stands for."""
 
@@ -59,8 +71,8 @@ class NewTurn:
     `turn` is minted by `ids.new_turn` for the session's partition. `deadline_s`: seconds from the first claim to the
     turn's end. `watch_s`: seconds for which readers are expected from now on; 0: none are. `requester`: who alone may
     decide the turn's approvals; None: anybody may. `joins`: the message may join a turn that runs, if that one was
-    submitted so too. `on_busy`: what is done where another turn of the session runs or waits. `replay_of`: the turn
-    whose message it is, asked anew.
+    submitted so too. `on_busy`: what is done where another turn of the session runs or waits. `interrupts`: the agent
+    whose turns alone it may interrupt; None: those of all. `replay_of`: the turn whose message it is, asked anew.
     """
 
     turn: str
@@ -76,6 +88,7 @@ class NewTurn:
     requester: str | None = None
     joins: bool = False
     on_busy: OnBusy = "queue"
+    interrupts: str | None = None
     replay_of: str | None = None
 
 
@@ -101,8 +114,8 @@ async def submit(  # noqa: PLR0913 - a message and the limits of its store
     """Store a message as a turn; when this returns, it is on disk. `partitions`: as fixed by `ensure_meta`.
 
     While Redis does not answer, the same submit is repeated for `patience_s` seconds; it can happen only once.
-    `retention_s`: how long a turn is kept that it interrupts. Raises `IdempotencyConflict`; `SessionBusy`; `StoreFull`
-    at maxmemory or with `log_cap` entries unread; `StoreUnavailable`.
+    `retention_s`: how long a turn is kept that it interrupts. Raises `IdempotencyConflict`; `SessionBusy`;
+    `InterruptBarred`; `StoreFull` at maxmemory or with `log_cap` entries unread; `StoreUnavailable`.
     """
     partition = ids.partition_of_session(new.session, partitions)
     if ids.partition_of(new.turn) != partition:
@@ -163,6 +176,7 @@ def _arguments(new: NewTurn, log_cap: int, retention_s: int) -> list[str | bytes
         new.turn,
         retention_s,
         end_of(INTERRUPTED),
+        new.interrupts or "",
         *(part for pair in record.items() for part in pair),
     ]
 
@@ -182,6 +196,8 @@ def _read(reply: list[bytes], new: NewTurn, log_cap: int) -> Submitted:
             return Submitted(turn.decode(), session.decode(), duplicate=False, interrupted=interrupted.decode() or None)
         case [b"BUSY", turn]:
             raise SessionBusy(new.session, turn.decode())
+        case [b"BARRED", turn]:
+            raise InterruptBarred(new.session, turn.decode())
         case [b"SAME", turn, session]:
             return Submitted(turn.decode(), session.decode(), duplicate=turn.decode() != new.turn)
         case [b"CONFLICT", turn]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import redis.asyncio
 
+from worker.errors import NewerRecord
 from worker.observability import warn
 from worker.output.events import (
     ApprovalRequestOutput,
@@ -27,6 +28,7 @@ from worker.output.events import (
     decode,
 )
 from worker.store import keys
+from worker.store.records import RECORD_VERSION
 from worker.store.script import Argument, Script
 
 Entry = tuple[bytes, dict[bytes, bytes]]
@@ -75,7 +77,10 @@ def encode_text_at(output: TextOutput, offset: int, length: int) -> str:
 
 
 async def attach(redis: redis.asyncio.Redis, turn: str, watch_s: float) -> Snapshot | None:
-    """Join a turn, and have its deltas staged for `watch_s` seconds. None: there is no such turn (any more)."""
+    """Join a turn, and have its deltas staged for `watch_s` seconds. None: there is no such turn (any more).
+
+    Raises `NewerRecord`.
+    """
     names = [
         keys.turn_record(turn),
         keys.text(turn),
@@ -85,7 +90,12 @@ async def attach(redis: redis.asyncio.Redis, turn: str, watch_s: float) -> Snaps
     reply = await _attach(redis, names, [turn, round(watch_s * 1000)])
     if not reply:
         return None
-    session, state, outcome, epoch, marker, attempt, at_ms, seq, text, open_text = reply
+    session, state, outcome, epoch, marker, attempt, at_ms, seq, text, open_text, version = reply
+    if int(version) > RECORD_VERSION:
+        raise NewerRecord(
+            f"turn {turn} was written by a newer release of Lastword (its record has version {int(version)}, this "
+            f"release reads up to {RECORD_VERSION}): use that release here, too"
+        )
     call, _, number = attempt.decode().partition(".")
     return Snapshot(
         session=session.decode(),
@@ -141,6 +151,15 @@ async def read_entries(
     stored = [(entry.decode(), _parse(turn, entry, fields)) for entry, fields in entries]
     await _hydrate(redis, turn, [output for _, output in stored if isinstance(output, dict)])
     return [(entry, decode(json.dumps(output)) if isinstance(output, dict) else output) for entry, output in stored]
+
+
+def size_of(fields: dict[bytes, bytes]) -> int:
+    """Bytes of a stored output, with the text that it refers to."""
+    size = sum(map(len, fields.values()))
+    try:
+        return size + max(0, int(json.loads(fields[b"o"])["text_at"][1]))
+    except (ValueError, KeyError, TypeError, IndexError):  # it refers to none, or is of another version
+        return size
 
 
 def count_unknown(turn: str, read: Sequence[tuple[Any, Output | None]]) -> int:

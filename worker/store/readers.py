@@ -16,7 +16,7 @@ from worker.observability import fault
 from worker.output.events import ErrorOutput, Output, TurnCompletedOutput
 from worker.output.snapshot import NOWHERE, Place, parse_place, shown_place
 from worker.store import keys
-from worker.store.outputs import WATCH, read_entries, watching
+from worker.store.outputs import WATCH, read_entries, size_of, watching
 
 Entry = tuple[Place, Output | None]
 """An output and its place; None for one that this version does not know."""
@@ -55,10 +55,32 @@ async def read_on(redis: redis.asyncio.Redis, after: Mapping[str, Place], block_
     return found
 
 
-async def read_page(redis: redis.asyncio.Redis, turn: str, after: Place) -> list[Entry]:
-    """The next outputs of one turn after a place, at most 200, without waiting."""
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Outputs of one turn that follow each other, as they are stored. `size`: their bytes, texts included."""
+
+    stored: Sequence[Any]
+    size: int
+
+
+async def find_page(redis: redis.asyncio.Redis, turn: str, after: Place, most_bytes: int) -> Page:
+    """The next outputs of one turn after a place, without waiting; their texts are not read yet.
+
+    At most 200 of them, and `most_bytes` or a single one.
+    """
     stored: Any = await redis.xrange(keys.out(turn), f"({shown_place(after)}", "+", count=_PAGE)
-    return await _entries(redis, turn, stored)
+    size = count = 0
+    for _, fields in stored:
+        more = size_of(fields)
+        if count and size + more > most_bytes:
+            break
+        size, count = size + more, count + 1
+    return Page(stored[:count], size)
+
+
+async def read_page(redis: redis.asyncio.Redis, turn: str, page: Page) -> list[Entry]:
+    """The outputs of a page."""
+    return await _entries(redis, turn, page.stored)
 
 
 async def is_known(redis: redis.asyncio.Redis, turn: str, place: Place) -> bool:

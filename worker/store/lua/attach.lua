@@ -5,7 +5,7 @@
 -- ARGV 1 turn; 2 ms for which the reader will watch, or 0
 -- Puts the turn among the watched ones until then at least, unless it has ended.
 -- Replies {} when there is no such turn | {session, state, outcome or '', epoch, marker, open attempt
--- '<call>.<attempt>' or '', ms of the last output, seq of the last output, committed text, open text}
+-- '<call>.<attempt>' or '', ms of the last output, seq of the last output, committed text, open text, record version}
 local stored = redis.call('HMGET', KEYS[1], 'session', 'state', 'outcome', 'epoch', 'marker', 'open', 'at', 'seq')
 if not stored[1] then
   return {}
@@ -18,4 +18,5 @@ end
 stored[3] = stored[3] or ''
 stored[9] = redis.call('GET', KEYS[2]) or ''
 stored[10] = redis.call('GET', KEYS[3]) or ''
+stored[11] = redis.call('HGET', KEYS[1], 'v') or '1'
 return stored

@@ -10,14 +10,16 @@
 --      may hold; 6 fingerprint of the message; 7 seconds for which the key stands; 8 what is done where another turn of
 --      the session runs or waits: 'queue', 'reject' or 'interrupt'; 9 what the names of the partition's keys begin
 --      with; 10 record version that the sender reads and writes; 11 who interrupts; 12 retention in seconds; 13 the end
---      of an interrupted turn, as an output (JSON); 14.. fields and values of the record
+--      of an interrupted turn, as an output (JSON); 14 the agent whose turns alone may be interrupted, or '': of all;
+--      15.. fields and values of the record
 -- Writes the record (with created_ms), puts the turn at the queue's end, and makes the session due now unless it is due
 -- anyway; what the session remembers does not expire while it waits. With 'interrupt' the turn at the head of the queue
 -- is cancelled in the same step, as `cancel_turn` says, and what waits behind it keeps its place; one that a newer
 -- version has written is left, and the message waits.
 -- Replies NEW turn session interrupted, the last one '' where none was | SAME turn session: the key stands for this
--- message | CONFLICT turn: it stands for another one | BUSY turn: with 'reject', the one at the head | FULL entries:
--- the relay is too far behind. Refused at maxmemory.
+-- message | CONFLICT turn: it stands for another one | BUSY turn: with 'reject', the one at the head | BARRED turn:
+-- with 'interrupt', the one at the head is of another agent | FULL entries: the relay is too far behind. Refused at
+-- maxmemory.
 -- A repeat writes one field again, because a server counts only this connection's writes as what WAITAOF waits for.
 if redis.call('EXISTS', KEYS[1]) == 1 then
   redis.call('HSET', KEYS[1], 'turn', ARGV[1])
@@ -41,6 +43,10 @@ local head = redis.call('LINDEX', KEYS[2], 0)
 if head and ARGV[8] == 'reject' then
   return {'BUSY', head}
 end
+if head and ARGV[8] == 'interrupt' and ARGV[14] ~= ''
+  and redis.call('HGET', ARGV[9] .. 'turn:' .. head, 'agent') ~= ARGV[14] then
+  return {'BARRED', head}
+end
 local interrupted = ''
 if head and ARGV[8] == 'interrupt' then
   local reply = cancel_turn(ARGV[9], head, 'interrupted', ARGV[11], ARGV[10], ARGV[12], ARGV[13])
@@ -52,7 +58,7 @@ local now_ms = string.format('%.0f', now)
 redis.call('HSET', KEYS[1], 'turn', ARGV[1], 'session', ARGV[2], 'created_ms', now_ms, 'state', 'queued', 'nonce', '',
   'lease_ms', 0, 'epoch', 0, 'op', 0, 'reply', '', 'seq', 0, 'at', 0, 'marker', 0, 'open', '', 'open_bytes', 0,
   'call', 0, 'committed', 0, 'attempt', 0, 'calls', 0, 'resumes', 0, 'discards', 0, 'crashes', 0, 'streamed', 0,
-  'interrupted', interrupted, unpack(ARGV, 14))
+  'interrupted', interrupted, unpack(ARGV, 15))
 redis.call('RPUSH', KEYS[2], ARGV[1])
 redis.call('PERSIST', ARGV[9] .. 'history:' .. ARGV[2])
 redis.call('PERSIST', ARGV[9] .. 'session:' .. ARGV[2])
