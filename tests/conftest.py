@@ -1,6 +1,7 @@
 """What every test may ask for: a Redis (fake or real), and nothing that reaches beyond the loopback."""
 
 import logging
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import fakeredis
@@ -16,6 +17,10 @@ from tests.support.ports import free_port
 # How long an example takes says something of the machine, and nothing of the code.
 hypothesis_settings.register_profile("lastword", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("lastword")
+
+# Processes that tests start would inherit what `nohup`, or a shell's `&`, makes this one ignore.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
