@@ -157,7 +157,11 @@ async def test_status_of_a_stack_with_one_turn_of_each_kind(seen: Seen) -> None:
     """The dead turn had a destination that nobody knows: a dead letter."""
     told = await eventually(
         seen.status,
-        lambda told: told["turns"]["running"] and len(told["needs_a_person"]) == len(told["processes"]) == 2,
+        lambda told: (
+            told["turns"]["running"]
+            and len(told["needs_a_person"]) == len(told["processes"]) == 2
+            and [each["turns"] for each in told["processes"] if each["role"] == "turns"] == [1]
+        ),
         "the status of a turn that runs, of a dead turn, of a dead letter and of both processes",
     )
     assert told["turns"] == {"queued": 1, "running": 1, "parked": 1}
