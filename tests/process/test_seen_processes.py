@@ -155,30 +155,36 @@ def provider_section(provider: StandIn) -> str:
 @pytest.mark.requirement("status:shows:all")
 async def test_status_of_a_stack_with_one_turn_of_each_kind(seen: Seen) -> None:
     """The dead turn had a destination that nobody knows: a dead letter."""
-    told = await eventually(
-        seen.status,
-        lambda told: (
-            told["turns"]["running"]
-            and len(told["needs_a_person"]) == len(told["processes"]) == 2
-            and [each["turns"] for each in told["processes"] if each["role"] == "turns"] == [1]
-        ),
-        "the status of a turn that runs, of a dead turn, of a dead letter and of both processes",
-    )
-    assert told["turns"] == {"queued": 1, "running": 1, "parked": 1}
-    assert {name: count for name, count in told["ended_within_a_day"].items() if count} == {"completed": 1, "dead": 1}
-    assert [fault["code"] for fault in told["needs_a_person"]] == ["dead_turns", "dead_letters"]
-    [partition] = told["partitions"]
-    assert (partition["turns"]["waiting"], partition["turns"]["approvals"]) == (1, 1)
-    assert partition["turns"]["waiting_oldest_s"] > 0
-    processes = {each["role"]: each for each in told["processes"]}
-    assert {role: each["pid"] for role, each in processes.items()} == {
-        "turns": seen.turns.pid,
-        "delivery": seen.delivery.pid,
+
+    async def pictured() -> dict[str, Any]:
+        told = await seen.status()
+        [partition] = told["partitions"]
+        return {
+            "turns": told["turns"],
+            "ended": {name: count for name, count in told["ended_within_a_day"].items() if count},
+            "needs_a_person": [fault["code"] for fault in told["needs_a_person"]],
+            "partition": (partition["turns"]["waiting"], partition["turns"]["approvals"]),
+            "waits": partition["turns"]["waiting_oldest_s"] > 0,
+            "processes": sorted((each["role"], each["pid"], each["turns"]) for each in told["processes"]),
+            "draining": [each["role"] for each in told["processes"] if each["draining"]],
+            "seen_before": [each["role"] for each in told["processes"] if each["seen_ms"] < each["since_ms"]],
+            "broker": sorted(told["broker"]),
+            "has_memory": told["redis"]["memory_bytes"] > 0,
+        }
+
+    wanted = {
+        "turns": {"queued": 1, "running": 1, "parked": 1},
+        "ended": {"completed": 1, "dead": 1},
+        "needs_a_person": ["dead_turns", "dead_letters"],
+        "partition": (1, 1),
+        "waits": True,
+        "processes": [("delivery", seen.delivery.pid, 0), ("turns", seen.turns.pid, 1)],
+        "draining": [],
+        "seen_before": [],
+        "broker": ["delivery", "turns"],
+        "has_memory": True,
     }
-    assert (processes["turns"]["turns"], processes["turns"]["draining"]) == (1, False)
-    assert processes["turns"]["since_ms"] <= processes["turns"]["seen_ms"]
-    assert set(told["broker"]) == {"turns", "delivery"}
-    assert told["redis"]["memory_bytes"] > 0
+    await eventually(pictured, lambda told: told == wanted, f"this status: {wanted}")
     code, shown = await asyncio.to_thread(seen.lastword, "status")
     assert code == 1
     assert "1 running, 1 queued, 1 parked" in shown
@@ -213,27 +219,44 @@ async def test_a_process_tells_of_itself_as_often_as_it_is_set(seen: Seen) -> No
 
 @pytest.mark.requirement("metrics:scrape:all-processes")
 async def test_one_scrape_holds_the_figures_of_both_celery_processes(seen: Seen) -> None:
-    text = await eventually(
-        seen.scraped,
-        lambda text: (
-            samples(text, "turns_driven") == {"turns": 1, "delivery": 0}
-            and samples(text, "deliveries_settled_total", state="delivered") == {"delivery": 1}
-            and samples(text, "heartbeat_renew_seconds_count")["turns"] > 0
-            and samples(text, "event_loop_lag_seconds_count")["turns"] > 0
-            and samples(text, "event_loop_lag_seconds_count")["delivery"] > 0
-        ),
-        "the figures of the turn that runs, of its lease and of the delivery",
-    )
-    assert samples(text, "turns_sealed_total", outcome="completed") == {"turns": 1}
-    assert samples(text, "attempts_discarded_total", reason="end_of_stream", provider="main") == {"turns": 1}
-    assert samples(text, "resumes_total") == {"turns": 1}
-    assert samples(text, "approvals_asked_total")["turns"] == 1
-    assert samples(text, "turns_parked_total")["turns"] == 1
-    assert samples(text, "log_entries_relayed_total", kind="seal") == {"delivery": 2}
-    assert samples(text, "process_resident_memory_bytes")["turns"] > 1e6
-    assert samples(text, "turns_waiting") == {"": 1}
-    assert samples(text, "turns_kept", outcome="dead") == {"": 1}
-    assert samples(text, "processes", role="turns") == {"turns": 1}
+    wanted = {
+        "driven": {"turns": 1, "delivery": 0},
+        "settled": {"delivery": 1},
+        "sealed": {"turns": 1},
+        "discarded": {"turns": 1},
+        "resumes": {"turns": 1},
+        "asked": 1,
+        "parked": 1,
+        "relayed": {"delivery": 2},
+        "waiting": {"": 1},
+        "dead": {"": 1},
+        "processes": {"turns": 1},
+        "beside": [True, True, True, True],
+    }
+
+    async def figures() -> dict[str, Any]:
+        text = await seen.scraped()
+        return {
+            "driven": samples(text, "turns_driven"),
+            "settled": samples(text, "deliveries_settled_total", state="delivered"),
+            "sealed": samples(text, "turns_sealed_total", outcome="completed"),
+            "discarded": samples(text, "attempts_discarded_total", reason="end_of_stream", provider="main"),
+            "resumes": samples(text, "resumes_total"),
+            "asked": samples(text, "approvals_asked_total").get("turns"),
+            "parked": samples(text, "turns_parked_total").get("turns"),
+            "relayed": samples(text, "log_entries_relayed_total", kind="seal"),
+            "waiting": samples(text, "turns_waiting"),
+            "dead": samples(text, "turns_kept", outcome="dead"),
+            "processes": samples(text, "processes", role="turns"),
+            "beside": [
+                samples(text, "heartbeat_renew_seconds_count").get("turns", 0) > 0,
+                samples(text, "event_loop_lag_seconds_count").get("turns", 0) > 0,
+                samples(text, "event_loop_lag_seconds_count").get("delivery", 0) > 0,
+                samples(text, "process_resident_memory_bytes").get("turns", 0) > 1e6,
+            ],
+        }
+
+    await eventually(figures, lambda told: told == wanted, f"these figures: {wanted}")
 
 
 @pytest.mark.requirement("tuning:metrics:port")
