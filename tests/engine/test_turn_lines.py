@@ -69,7 +69,7 @@ def intake() -> Iterator[Intake]:
     intake = Intake()
     yield intake
     sentry_sdk.get_client().close()
-    sentry_sdk.init(dsn=None)
+    sentry_sdk.init(dsn=None, default_integrations=False)  # none that would stay in the libraries of later tests
     intake.close()
 
 
