@@ -172,7 +172,9 @@ class _BrokerLook:
         _, at, answer = self._asked
         try:
             async with asyncio.timeout(max(0.0, at + _BROKER_LIMIT_S - monotonic())):
-                return await asyncio.shield(asyncio.wrap_future(answer))
+                waiting = asyncio.wrap_future(answer)
+                waiting.add_done_callback(_heard)
+                return await asyncio.shield(waiting)
         except Exception:  # noqa: BLE001 - whatever the broker's client says, it may name the URL with its password
             return None
 
@@ -188,6 +190,12 @@ class _BrokerLook:
 
         threading.Thread(target=ask, name="lastword-broker-look", daemon=True).start()
         return answer
+
+
+def _heard(answer: asyncio.Future[dict[str, int]]) -> None:
+    """Why the broker did not answer is of no interest, and of no fault of ours, when nobody waits any more."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 _broker = _BrokerLook()

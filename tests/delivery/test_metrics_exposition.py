@@ -1,8 +1,10 @@
 """What a scrape holds: the figures of all processes, the state of the whole, and nothing beside the runbook."""
 
 import asyncio
+import gc
 import json
 import re
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import redis
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
-from channels import exposition
+from channels import exposition, survey
 from channels import metrics as delivery_metrics
 from channels.delivery.model import Deferred, Rejected
 from channels.faults import faults
@@ -363,3 +365,28 @@ async def test_a_broker_that_does_not_answer_is_told_and_hides_nothing_else(
     assert survey.redis.persists
     await real_redis.rpush("turns", "a", "b")
     assert (await look(real_redis, settings(real_url))).broker == {"turns": 2, "delivery": 0}
+
+
+@pytest.mark.requirement("status:shows:all")
+async def test_a_broker_whose_refusal_comes_too_late_is_no_fault_of_ours(
+    real_url: str, real_redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, complaints = threading.Event(), list[Any]()
+
+    def late(_: str) -> dict[str, int]:
+        asked.wait(30)
+        raise ConnectionError
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    monkeypatch.setattr(survey, "queue_depths", late)
+    monkeypatch.setattr(survey, "_BROKER_LIMIT_S", 0.05)
+    assert (await look(real_redis, settings(real_url))).broker is None
+    asked.set()
+    (looking,) = [each for each in threading.enumerate() if each.name == "lastword-broker-look"]
+    await asyncio.to_thread(looking.join, 30)  # it has told the loop, which tells the future next
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    monkeypatch.undo()
+    assert (await look(real_redis, settings(real_url))).broker is not None  # now the late answer is dropped
+    gc.collect()
+    assert complaints == []
