@@ -17,6 +17,7 @@ from worker.engine.driver import Attempt
 from worker.engine.stream import Endpoint, attempt_events
 from worker.engine.toolbox import Toolbox
 from worker.errors import ConfigurationError
+from worker.guard import Guard
 from worker.http import open_client
 from worker.sections import AgentSettings, ProviderSettings, ring_of
 from worker.settings import WorkerSettings
@@ -34,10 +35,11 @@ STRATEGIES = "lastword.compaction"
 
 
 class Providers:
-    """The providers of a process, and the clients by which they are asked."""
+    """The providers of a process, and the clients by which they are asked. `guard`: what may be dialled."""
 
-    def __init__(self, settings: Mapping[str, ProviderSettings]) -> None:
+    def __init__(self, settings: Mapping[str, ProviderSettings], guard: Guard) -> None:
         self._settings = settings
+        self._guard = guard
         self._clients: dict[str, httpx.AsyncClient] = {}
 
     async def close(self) -> None:
@@ -73,7 +75,7 @@ class Providers:
     def _client(self, name: str, provider: ProviderSettings) -> httpx.AsyncClient:
         if name not in self._clients:
             try:
-                self._clients[name] = open_client(connect_timeout_s=provider.connect_timeout_s)
+                self._clients[name] = open_client(connect_timeout_s=provider.connect_timeout_s, guard=self._guard)
             except OSError as error:  # certificates that cannot be read
                 fix = "correct SSL_CERT_FILE and its like"
                 raise ConfigurationError(f"providers.{name}: TLS cannot be set up ({error.strerror}); {fix}") from error

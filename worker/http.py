@@ -25,12 +25,16 @@ from typing import Any, Literal
 import aiohttp
 import httpx
 from aiohttp import http_exceptions
-from aiohttp.abc import AbstractResolver
 
+from worker.guard import Blocked, Guard
 from worker.transport import open_transport
 
 Sent = Literal["no", "perhaps"]
 _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
+_UNREACHABLE = "unreachable"
+_ALIKE_OUTSIDE = frozenset(
+    {"blocked", "dns", "connect_refused", "connect_timeout", "reset_in_handshake", "no_sockets", _UNREACHABLE}
+)
 HTTP_FAULTS: tuple[type[Exception], ...] = (httpx.HTTPError, httpx.InvalidURL, aiohttp.ClientError, OSError, ValueError)
 """What sending a request and reading its answer may raise for a reason outside this program."""
 
@@ -41,7 +45,8 @@ class HttpFault:
 
     `code`: a key of `_MEANINGS` below. `sent`: "no" when the peer cannot have seen the request, else "perhaps".
     `lasting`: it will fail alike until somebody changes an address, a certificate or a header. `message` is for a
-    person; it names host and port, and never a path, a query, a user name or a header.
+    person; it names host and port, and never a path, a query, a user name or a header. It may also name the address
+    behind a name, which is for operators only: who merely owns an endpoint is shown `public_code` and `public`.
     """
 
     code: str
@@ -49,33 +54,49 @@ class HttpFault:
     message: str
     lasting: bool = False
 
+    @property
+    def public_code(self) -> str:
+        """The code for outsiders: one word for all that could show them what is where inside of a network."""
+        return _UNREACHABLE if self.code in _ALIKE_OUTSIDE else self.code
+
+    @property
+    def public(self) -> str:
+        """The message for outsiders: the same for what is blocked, refused and not found."""
+        return "the endpoint cannot be reached" if self.public_code == _UNREACHABLE else self.message
+
 
 def open_client(
     *,
     connect_timeout_s: float,
+    guard: Guard,
     idle_s: float = 4.0,
     max_connections: int | None = None,
-    resolver: AbstractResolver | None = None,
     ssl_context: ssl.SSLContext | None = None,
 ) -> httpx.AsyncClient:
     """A client on aiohttp, for the running event loop. It follows no redirect, keeps no cookie, asks no proxy.
 
     `connect_timeout_s` bounds name lookup, connection and TLS together. There is no other timeout: reading is bounded
-    by its caller. `idle_s`: how long an unused connection is kept; less than the 5 s after which many servers drop
-    one, since a request on a dropped one is perhaps sent. One that carried an event stream is not kept at all.
-    `max_connections` None: no limit. `resolver` answers every lookup of a name (addresses written as numbers pass it
-    by). Certificates are those of `ssl_context`, else of SSL_CERT_FILE, else the bundled ones.
+    by its caller. `guard` decides what may be dialled. `idle_s`: how long an unused connection is kept; less than the
+    5 s after which many servers drop one, since a request on a dropped one is perhaps sent. One that carried an event
+    stream is not kept at all.
+    `max_connections` None: no limit. Certificates are those of `ssl_context`, else of SSL_CERT_FILE, else the bundled
+    ones.
     """
     # httpx writes every URL to its log at INFO, and a path or a query may hold a key.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     return httpx.AsyncClient(
-        transport=open_transport(idle_s, max_connections, resolver, ssl_context or httpx.create_ssl_context()),
+        transport=open_transport(idle_s, max_connections, guard, ssl_context or httpx.create_ssl_context()),
         headers={"User-Agent": "lastword", "Accept-Encoding": "identity"},
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         timeout=connect_timeout(connect_timeout_s),
         follow_redirects=False,
         trust_env=False,
     )
+
+
+def trusting_context() -> ssl.SSLContext:
+    """A TLS context that trusts the certificates of SSL_CERT_FILE, else the bundled ones."""
+    return httpx.create_ssl_context()
 
 
 def connect_timeout(seconds: float) -> httpx.Timeout:
@@ -146,6 +167,7 @@ def _over(kind: type[BaseException]) -> Callable[[Any], bool]:
 _FAULTS: tuple[tuple[type[BaseException], Callable[[Any], bool], str], ...] = (
     (aiohttp.ClientConnectorCertificateError, _any, "certificate"),
     (aiohttp.ClientConnectorSSLError, _any, "tls"),
+    (aiohttp.ClientConnectorError, _over(Blocked), "blocked"),
     (aiohttp.ClientConnectorDNSError, _any, "dns"),
     (aiohttp.ClientConnectorError, _errno(errno.ECONNREFUSED), "connect_refused"),
     (aiohttp.ClientConnectorError, _errno(errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM), "no_sockets"),
@@ -174,12 +196,16 @@ _FAULTS: tuple[tuple[type[BaseException], Callable[[Any], bool], str], ...] = (
     (UnicodeError, _any, "invalid_url"),
     (ValueError, _says("control character"), "bad_header"),
     (ValueError, _says("credentials encoded in URL"), "invalid_url"),
+    (Blocked, _any, "blocked"),
     (TimeoutError, _any, "timeout"),
+    (Blocked, _any, "blocked"),  # by the guard itself, asked before a proxy is
+    (socket.gaierror, _any, "dns"),
     (BaseException, _any, "unknown"),
 )
 
 _MEANINGS: dict[str, tuple[Sent, bool, str]] = {
     "connect_refused": ("no", False, "nothing listens at {at} (connection refused)"),
+    "blocked": ("no", True, "{at}: {why}"),
     "dns": ("no", False, "no address was found for the name in {at} ({why})"),
     "certificate": ("no", True, "the certificate of {at} is not accepted ({why}); SSL_CERT_FILE can name its issuer"),
     "tls": ("no", True, "no TLS with {at} ({why}); a server without TLS has an address that begins with http://"),
@@ -192,7 +218,11 @@ _MEANINGS: dict[str, tuple[Sent, bool, str]] = {
     "truncated": ("perhaps", False, "{at} closed the connection in the middle of its answer"),
     "malformed": ("perhaps", False, "the answer from {at} breaks HTTP"),
     "not_http": ("perhaps", True, "what listens at {at} does not speak HTTP"),
-    "head_too_large": ("perhaps", True, "the head of the answer from {at} is too large (8 kB a line, 128 lines)"),
+    "head_too_large": (
+        "perhaps",
+        True,
+        "the head of the answer from {at} is too large (8 kB a line, 128 lines; a webhook's 64 kB in all)",
+    ),
     "bad_redirect": ("perhaps", True, "{at} redirects to an address that cannot be read"),
     "timeout": ("perhaps", False, "{at} did not answer in time"),
     "invalid_url": ("no", True, "the URL cannot be used; write http://HOST:PORT/PATH, without user or password"),
@@ -201,13 +231,18 @@ _MEANINGS: dict[str, tuple[Sent, bool, str]] = {
 }
 
 
-def classify(error: BaseException) -> HttpFault:
-    """The fault that an exception of `HTTP_FAULTS` stands for. Pass it as it was caught, with its causes."""
+def classify(error: BaseException, at: str = "") -> HttpFault:
+    """The fault that an exception of `HTTP_FAULTS` stands for. Pass it as it was caught, with its causes.
+
+    `at`: host and port of the request, for an exception that does not know them.
+    """
     causes = _causes(error)
     beneath = next((cause for cause in causes if isinstance(cause, aiohttp.ClientError)), error)
     code = next(code for kind, fits, code in _FAULTS if isinstance(beneath, kind) and fits(beneath))
     sent, lasting, words = _MEANINGS[code]
-    return HttpFault(code, sent, words.format(at=_address(causes), why=_reason(causes[-1])), lasting)
+    return HttpFault(
+        code, sent, words.format(at=_address(causes) or at or "the server", why=_reason(causes[-1])), lasting
+    )
 
 
 def _causes(error: BaseException) -> list[BaseException]:
@@ -223,7 +258,7 @@ def _reason(root: BaseException) -> str:
         return str(root.verify_message)
     if isinstance(root, ssl.SSLError) and root.reason:
         return root.reason.replace("_", " ").lower()
-    if isinstance(root, socket.gaierror):
+    if isinstance(root, socket.gaierror | Blocked):
         return str(root.strerror)
     return os.strerror(root.errno) if isinstance(root, OSError) and root.errno else type(root).__name__
 
@@ -233,11 +268,11 @@ def _address(causes: list[BaseException]) -> str:
         if isinstance(cause, aiohttp.ClientConnectorError):
             return _host_and_port(cause.host, cause.port)
         if isinstance(cause, aiohttp.ClientResponseError):
-            return _host_and_port(cause.request_info.url.host or "", cause.request_info.url.port)
+            return _host_and_port(cause.request_info.url.raw_host or "", cause.request_info.url.port)
         if isinstance(cause, httpx.RequestError):
             with contextlib.suppress(RuntimeError):  # raised where httpx does not know the request
                 return address_of(cause.request.url)
-    return "the server"
+    return ""
 
 
 def address_of(url: httpx.URL) -> str:

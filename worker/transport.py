@@ -11,29 +11,46 @@ from typing import Any
 
 import aiohttp
 import httpx
-from aiohttp.abc import AbstractResolver
 from httpx_aiohttp import AiohttpTransport
 
+from worker.connection import Connection, connect_by
+from worker.guard import Guard, GuardedResolver
+
+_DNS_KEPT_S = 10
 _PART_BYTES = 256 * 1024
 
 
 def open_transport(
-    idle_s: float, max_connections: int | None, resolver: AbstractResolver | None, ssl_context: ssl.SSLContext
+    idle_s: float, max_connections: int | None, guard: Guard, ssl_context: ssl.SSLContext
 ) -> httpx.AsyncBaseTransport:
     """A transport for the running event loop. `idle_s`: how long an unused connection is kept, in seconds."""
 
     def session() -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=max_connections or 0,
-            keepalive_timeout=idle_s,
-            ssl=ssl_context,
-            resolver=resolver,
-            use_dns_cache=resolver is None,
-        )
-        cookies = aiohttp.DummyCookieJar()
-        return aiohttp.ClientSession(connector=connector, cookie_jar=cookies, response_class=_BoundResponse)
+        return open_session(idle_s, max_connections, guard, ssl_context)
 
     return _Transport(verify=ssl_context, trust_env=False, client=session)
+
+
+def open_session(
+    idle_s: float, max_connections: int | None, guard: Guard, ssl_context: ssl.SSLContext
+) -> aiohttp.ClientSession:
+    """A session for the running event loop, which dials what `guard` allows. It keeps no cookie and asks no proxy.
+
+    It follows redirects unless each request says otherwise; `guard` judges where they lead. A request may bring a TLS
+    context of its own. What a lookup gave is kept for 10 s; every dial of it is checked again.
+    """
+    connector = aiohttp.TCPConnector(
+        limit=max_connections or 0,
+        keepalive_timeout=idle_s,
+        ssl=ssl_context,
+        resolver=GuardedResolver(guard),
+        ttl_dns_cache=_DNS_KEPT_S,
+        socket_factory=guard.socket,
+    )
+    cookies = aiohttp.DummyCookieJar()
+    session = aiohttp.ClientSession(connector=connector, cookie_jar=cookies, response_class=_BoundResponse)
+    connect_by(session, Connection)
+    return session
 
 
 class _Transport(AiohttpTransport):

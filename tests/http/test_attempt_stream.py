@@ -10,6 +10,7 @@ import httpx
 import orjson
 import pytest
 
+from tests.support.egress import guard
 from tests.support.peer import Act, Conversation, Peer, within
 from tests.support.ports import free_port
 from worker.codecs.anthropic_messages import AnthropicCodec
@@ -46,7 +47,7 @@ def endpoint(url: str, **changes: object) -> Endpoint:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2) as client:
+    async with open_client(connect_timeout_s=2, guard=guard()) as client:
         yield client
 
 

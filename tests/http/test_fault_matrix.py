@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.support.chat_stream import DONE, chunk, finish, raw, text, thought, tool
+from tests.support.egress import guard
 from tests.support.peer import Act, Conversation, Peer, within
 from tests.support.responses_events import call_events, event, framed, message_events, response, whole
 from worker.codecs.anthropic_messages import AnthropicCodec
@@ -215,7 +216,7 @@ QUIET = {
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2) as client:
+    async with open_client(connect_timeout_s=2, guard=guard()) as client:
         yield client
 
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.support.chat_stream import DONE, chunk, finish, raw, text, tool
+from tests.support.egress import guard
 from tests.support.peer import Act, Conversation, Peer
 from worker.codecs.events import Completed, TextDelta
 from worker.codecs.messages import Request, UserMessage
@@ -26,7 +27,7 @@ WORDS = [f"{number} " for number in range(8)]
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2) as client:
+    async with open_client(connect_timeout_s=2, guard=guard()) as client:
         yield client
 
 

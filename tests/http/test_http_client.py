@@ -1,6 +1,7 @@
 """The client: what it keeps, what it follows, what it logs, how much of it fits, how fast it lets go."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import resource
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
+from tests.support.egress import guard
 from tests.support.peer import Conversation, Peer, hang, within
 from tests.support.ports import free_port
 from worker.http import open_client, read_start, retry_after_s
@@ -18,7 +20,7 @@ BIG = 20_000_000
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2) as client:
+    async with open_client(connect_timeout_s=2, guard=guard()) as client:
         yield client
 
 
@@ -56,7 +58,7 @@ async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.Monke
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("NO_PROXY", "")
     monkeypatch.setenv("no_proxy", "")
-    async with Peer(answer_ok) as peer, open_client(connect_timeout_s=2) as client:
+    async with Peer(answer_ok) as peer, open_client(connect_timeout_s=2, guard=guard()) as client:
         assert (await client.post(peer.url)).status_code == 200
 
 
@@ -64,7 +66,7 @@ async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.Monke
 async def test_neither_url_nor_body_nor_header_reaches_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     logging.getLogger("httpx").setLevel(logging.NOTSET)
-    async with Peer(answer_ok) as peer, open_client(connect_timeout_s=2) as client:
+    async with Peer(answer_ok) as peer, open_client(connect_timeout_s=2, guard=guard()) as client:
         await client.post(f"{peer.url}/secret?key=secret", content=b"secret", headers={"X-Key": "secret"})
     assert "secret" not in caplog.text
     assert "HTTP Request" not in caplog.text
@@ -138,7 +140,7 @@ async def test_500_streams_are_open_at_the_same_time() -> None:
 
     async with (
         Peer(answer_when_all_are_here) as peer,
-        open_client(connect_timeout_s=30) as client,
+        open_client(connect_timeout_s=30, guard=guard()) as client,
         asyncio.timeout(30),
     ):
         begun = asyncio.Semaphore(0)
@@ -253,3 +255,29 @@ async def test_what_came_of_a_body_is_kept_when_the_rest_does_not_come(client: h
 )
 def test_retry_after_is_read_as_seconds_or_as_nothing(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after_s(headers) == seconds
+
+
+@pytest.mark.requirement("hostile:unasked")
+@pytest.mark.parametrize("ahead", [b"HTTP/1.1 299 X\r\nContent-Length: 0\r\n\r\n" * 2000, b"x" * 1_000_000])
+async def test_what_comes_before_a_request_drops_its_connection_and_is_no_answer(
+    client: httpx.AsyncClient, ahead: bytes
+) -> None:
+    taken, gone = asyncio.Event(), asyncio.Event()
+
+    async def act(peer: Conversation) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        if taken.is_set():
+            return
+        await taken.wait()
+        with contextlib.suppress(ConnectionError):
+            await peer.send(ahead)
+        await peer.until_gone()
+        gone.set()
+
+    async with Peer(act) as peer:
+        await client.post(peer.url)
+        taken.set()
+        await within(2, "the connection's end", gone)
+        assert (await client.post(peer.url)).status_code == 200
+        assert len(peer.conversations) == 2

@@ -10,9 +10,9 @@ from pathlib import Path
 import aiohttp
 import httpx
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_reqrep import ConnectionKey
 
+from tests.support.egress import Fails, guard
 from tests.support.peer import Act, Conversation, Peer, hang, within
 from tests.support.ports import free_port
 from worker.http import HTTP_FAULTS, HttpFault, classify, open_client
@@ -37,7 +37,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2) as client:
+    async with open_client(connect_timeout_s=2, guard=guard()) as client:
         yield client
 
 
@@ -171,26 +171,10 @@ async def test_a_closed_port_is_refused_and_nothing_was_sent(client: httpx.Async
     assert fault == HttpFault("connect_refused", "no", f"nothing listens at 127.0.0.1:{port} (connection refused)")
 
 
-class Names(AbstractResolver):
-    """Answers lookups with an error, or never."""
-
-    def __init__(self, error: OSError | None) -> None:
-        self._error = error
-
-    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:  # noqa: ARG002
-        if self._error is not None:
-            raise self._error
-        await asyncio.Event().wait()
-        return []
-
-    async def close(self) -> None:
-        return
-
-
 @pytest.mark.requirement("http:fault:by-what-happened")
 async def test_a_name_without_an_address_is_a_dns_fault() -> None:
-    names = Names(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
-    async with open_client(connect_timeout_s=2, resolver=names) as client:
+    error = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    async with open_client(connect_timeout_s=2, guard=guard(lookup=Fails(error))) as client:
         fault = await fault_of(client, f"http://nowhere.invalid:8080{SECRETS}")
     assert (fault.code, fault.sent) == ("dns", "no")
     assert fault.message == "no address was found for the name in nowhere.invalid:8080 (Name or service not known)"
@@ -198,14 +182,14 @@ async def test_a_name_without_an_address_is_a_dns_fault() -> None:
 
 @pytest.mark.requirement("http:fault:connect-bounded")
 async def test_a_lookup_that_hangs_ends_with_the_connect_timeout() -> None:
-    async with open_client(connect_timeout_s=0.1, resolver=Names(None)) as client:
+    async with open_client(connect_timeout_s=0.1, guard=guard(lookup=Fails(None))) as client:
         fault = await fault_of(client, f"http://nowhere.invalid:8080{SECRETS}")
     assert (fault.code, fault.sent) == ("connect_timeout", "no")
 
 
 @pytest.mark.requirement("http:fault:connect-bounded")
 async def test_a_tls_handshake_that_hangs_ends_with_the_connect_timeout() -> None:
-    async with Peer(hang) as peer, open_client(connect_timeout_s=0.1) as client:
+    async with Peer(hang) as peer, open_client(connect_timeout_s=0.1, guard=guard()) as client:
         fault = await fault_of(client, peer.url.replace("http", "https") + SECRETS)
     assert (fault.code, fault.sent) == ("connect_timeout", "no")
 
@@ -270,7 +254,7 @@ async def test_a_certificate_of_an_unknown_issuer_is_not_accepted(client: httpx.
 
 async def test_a_certificate_for_another_name_is_not_accepted() -> None:
     trusting = ssl.create_default_context(cafile=KEY_AND_CERTIFICATE)
-    client = open_client(connect_timeout_s=2, ssl_context=trusting)
+    client = open_client(connect_timeout_s=2, guard=guard(), ssl_context=trusting)
     async with Peer(close_after_the_request, tls_server()) as peer, client:
         fault = await fault_of(client, peer.url + SECRETS)
     assert (fault.code, fault.sent) == ("certificate", "no")
@@ -285,7 +269,10 @@ async def answer_ok(peer: Conversation) -> None:
 
 async def test_a_trusted_certificate_is_accepted() -> None:
     trusting = ssl.create_default_context(cafile=KEY_AND_CERTIFICATE)
-    async with Peer(answer_ok, tls_server()) as peer, open_client(connect_timeout_s=2, ssl_context=trusting) as client:
+    async with (
+        Peer(answer_ok, tls_server()) as peer,
+        open_client(connect_timeout_s=2, guard=guard(), ssl_context=trusting) as client,
+    ):
         assert await read(client, peer.url.replace("127.0.0.1", "localhost")) == 200
 
 
@@ -386,7 +373,7 @@ async def test_a_wait_that_the_caller_ends_leaves_the_request_perhaps_sent(clien
 
 
 async def test_what_is_not_the_peers_fault_is_raised_as_it_is() -> None:
-    client = open_client(connect_timeout_s=1)
+    client = open_client(connect_timeout_s=1, guard=guard())
     await client.aclose()
     with pytest.raises(RuntimeError) as caught:
         await client.post("http://127.0.0.1:9/")

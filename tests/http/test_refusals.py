@@ -7,6 +7,7 @@ import httpx
 import orjson
 import pytest
 
+from tests.support.egress import guard
 from tests.support.peer import Conversation, Peer, hang
 from worker.codecs.events import ToolCall
 from worker.codecs.messages import AssistantMessage, Request, ToolMessage, UserMessage
@@ -193,7 +194,7 @@ def test_the_wait_that_was_asked_for_is_handed_on() -> None:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2) as client:
+    async with open_client(connect_timeout_s=2, guard=guard()) as client:
         yield client
 
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.support.chat_stream import DONE, finish, text, thought
+from tests.support.egress import guard
 from tests.support.peer import Conversation, Peer, within
 from worker.codecs.anthropic_messages import AnthropicCodec
 from worker.codecs.codec import Codec
@@ -23,7 +24,7 @@ REQUEST = Request("a-model", (UserMessage("the question of the user"),), max_tok
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2) as client:
+    async with open_client(connect_timeout_s=2, guard=guard()) as client:
         yield client
 
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.support.chat_stream import DONE, finish, text
+from tests.support.egress import guard
 from tests.support.peer import Conversation, Peer, within
 from worker.codecs.events import Completed, Failed, Keepalive, TextDelta
 from worker.codecs.limits import Profile
@@ -27,7 +28,7 @@ ANSWER = {"choices": [{"message": {"content": "Dear Ana, hello."}, "finish_reaso
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2) as client:
+    async with open_client(connect_timeout_s=2, guard=guard()) as client:
         yield client
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.egress import guard
 from tests.support.mcp_server_running import FOLDER, PYTHON, HttpServer, Marks, by_hand, on_stdio
 from tests.support.tool_runs import PATIENCE_S, result_of, until
 from worker.errors import ConfigurationError, ToolsUnavailable
@@ -30,7 +31,7 @@ def marks(tmp_path: Path) -> Marks:
 
 @asynccontextmanager
 async def shelf_of(settings: McpSettings) -> AsyncIterator[ToolShelf]:
-    shelf = ToolShelf({"files": settings}, {})
+    shelf = ToolShelf({"files": settings}, {}, guard())
     try:
         yield shelf
     finally:
@@ -186,6 +187,7 @@ async def test_nothing_that_a_server_is_told_or_says_reaches_the_logs(tmp_path: 
     program = textwrap.dedent("""
         import asyncio, logging, sys
         logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
+        from tests.support.egress import guard
         from tests.support.tool_runs import CONTEXT, result_of
         from worker.observability import configure_logging
         from worker.sections import AgentSettings, McpSettings
@@ -199,7 +201,8 @@ async def test_nothing_that_a_server_is_told_or_says_reaches_the_logs(tmp_path: 
             raw = {"command": [sys.executable, sys.argv[4], "loud", "sesame"]}
             gone = {"url": "http://127.0.0.1:1/sesame"}
             settings = {"a": stdio, "b": http, "c": raw, "d": gone}
-            shelf = ToolShelf({name: McpSettings.model_validate(values) for name, values in settings.items()}, {})
+            servers = {name: McpSettings.model_validate(values) for name, values in settings.items()}
+            shelf = ToolShelf(servers, {}, guard())
             shown = await shelf.everything()
             tools = {tool.spec.name: tool for tool in shown.tools}
             for server in ("a", "b"):
@@ -228,7 +231,7 @@ async def test_nothing_that_a_server_is_told_or_says_reaches_the_logs(tmp_path: 
 async def test_a_listed_tool_that_is_none_costs_only_itself_and_is_named() -> None:
     words = "mcp.files lists 'bad' in a form that is not MCP's: correct the server"
     guards = ("files_bad", offered_name("files", "read.it"))
-    shelf = ToolShelf({"files": by_hand("odd")}, {name: ToolSettings(approval="ask") for name in guards})
+    shelf = ToolShelf({"files": by_hand("odd")}, {name: ToolSettings(approval="ask") for name in guards}, guard())
     try:
         for choice in ("mcp:files", "mcp:files/echo"):
             tools = await shelf.offered("clerk", AgentSettings.model_validate({"tools": [choice]}))

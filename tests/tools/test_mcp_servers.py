@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.egress import guard
 from tests.support.mcp_server_running import HttpServer, Marks, by_hand, on_stdio
 from tests.support.packages import Site
 from tests.support.tool_runs import CONTEXT, LONG_S, PATIENCE_S, result_of, until
@@ -27,7 +28,7 @@ class Bench:
     """A shelf with one server, `files`, and what an agent offers of it."""
 
     def __init__(self, settings: McpSettings, marks: Marks) -> None:
-        self.shelf = ToolShelf({"files": settings}, {})
+        self.shelf = ToolShelf({"files": settings}, {}, guard())
         self.marks = marks
 
     async def tool(self, name: str) -> OfferedTool:
@@ -175,7 +176,7 @@ async def test_the_hints_of_a_server_and_the_settings_decide_what_may_run_again_
 ) -> None:
     settings = {"files_wait": ToolSettings(retry_safe=True, approval="never", timeout_s=7)}
     bench = Bench(on_stdio(marks, approval="ask"), marks)
-    bench.shelf = ToolShelf({"files": on_stdio(marks, approval="ask")}, settings)
+    bench.shelf = ToolShelf({"files": on_stdio(marks, approval="ask")}, settings, guard())
     async with closing(bench) as files:
         tools = await files.tools()
         said = {name: (tool.retry_safe, tool.approval, tool.timeout_s) for name, tool in tools.items()}
@@ -356,7 +357,9 @@ async def test_names_that_no_provider_takes_are_made_safe_and_short_and_stay_apa
 
 def raw_shelf(*settings: str, servers: tuple[str, ...] = ("m",)) -> ToolShelf:
     """A shelf with servers that offer `echo`; each of the settings asks for approval of a tool."""
-    return ToolShelf({name: by_hand() for name in servers}, {name: ToolSettings(approval="ask") for name in settings})
+    return ToolShelf(
+        {name: by_hand() for name in servers}, {name: ToolSettings(approval="ask") for name in settings}, guard()
+    )
 
 
 @pytest.mark.requirement("tools:mcp:unmet-settings")
@@ -408,7 +411,7 @@ async def test_a_mistyped_guard_stops_who_wants_any_of_the_servers_it_may_be_mea
 @pytest.mark.parametrize(("up", "down"), [("m", "m_old"), ("m_old", "m")])
 async def test_a_server_that_is_away_does_not_take_along_the_one_that_is_named_alike(up: str, down: str) -> None:
     away = McpSettings(command=("false",), connect_timeout_s=PATIENCE_S)
-    shelf = ToolShelf({up: by_hand(), down: away}, {"m_old_other": ToolSettings(approval="ask")})
+    shelf = ToolShelf({up: by_hand(), down: away}, {"m_old_other": ToolSettings(approval="ask")}, guard())
     try:
         assert await shelf.offered("clerk", AgentSettings.model_validate({"tools": [f"mcp:{up}"]}))
         shown = await shelf.everything()

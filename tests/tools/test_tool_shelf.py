@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.egress import guard
 from tests.support.packages import Site
 from tests.support.tool_runs import result_of
 from worker.errors import ConfigurationError
@@ -74,7 +75,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 @pytest.fixture
 async def shelf() -> AsyncIterator[ToolShelf]:
-    shelf = ToolShelf({}, {})
+    shelf = ToolShelf({}, {}, guard())
     yield shelf
     await shelf.close()
 
@@ -213,7 +214,7 @@ async def test_what_an_installation_decides_outranks_what_a_tool_says_of_itself(
     site: Site, decided: dict[str, Any], shout: tuple[object, ...], whisper: tuple[object, ...]
 ) -> None:
     site.package("loud", HEAD, "shout = both")
-    shelf = ToolShelf({}, {name: ToolSettings(**values) for name, values in decided.items()})
+    shelf = ToolShelf({}, {name: ToolSettings(**values) for name, values in decided.items()}, guard())
     tools = await offered(shelf, "shout", "whisper")
     for name, expected in (("shout", shout), ("whisper", whisper)):
         assert (tools[name].retry_safe, tools[name].approval, tools[name].timeout_s) == expected
@@ -221,7 +222,7 @@ async def test_what_an_installation_decides_outranks_what_a_tool_says_of_itself(
 
 @pytest.mark.requirement("tools:mcp:named")
 async def test_a_server_that_is_not_set_is_told_with_the_nearest() -> None:
-    shelf = ToolShelf({"files": McpSettings(command=("true",))}, {})
+    shelf = ToolShelf({"files": McpSettings(command=("true",))}, {}, guard())
     told = await refusal(shelf, "mcp:fiels/read")
     assert told == "agents.clerk.tools: there is no [mcp.fiels] for 'mcp:fiels': add it; did you mean 'files'?"
 
@@ -229,7 +230,7 @@ async def test_a_server_that_is_not_set_is_told_with_the_nearest() -> None:
 @pytest.mark.requirement("tools:discovery:everything")
 async def test_everything_that_can_be_offered_is_shown_with_every_fault(site: Site) -> None:
     site.package("loud", HEAD, "shout = both")
-    shelf = ToolShelf({}, {"shuot": ToolSettings(approval="ask")})
+    shelf = ToolShelf({}, {"shuot": ToolSettings(approval="ask")}, guard())
     shown = await shelf.everything()
     assert [tool.spec.name for tool in shown.tools] == ["clock", "shout", "whisper"]
     assert [str(fault) for fault in shown.faults] == [
@@ -237,7 +238,7 @@ async def test_everything_that_can_be_offered_is_shown_with_every_fault(site: Si
     ]
     site.package("louder", HEAD, "loud = shout")
     site.package("broken", "raise RuntimeError", "other = x")
-    faults = [str(fault) for fault in (await ToolShelf({}, {}).everything()).faults]
+    faults = [str(fault) for fault in (await ToolShelf({}, {}, guard()).everything()).faults]
     assert len(faults) == 2
     assert faults[0].startswith("package broken (entry point other): ")
     assert faults[1].startswith("tools: 'shout' is offered by package loud")

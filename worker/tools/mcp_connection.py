@@ -20,6 +20,7 @@ from mcp import Client, MCPError, StdioServerParameters, stdio_client, types
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
+from worker.guard import Guard
 from worker.sections import McpSettings
 from worker.tools.mcp_http import AnsweringTransport, open_client, place_of
 from worker.tools.mcp_reading import readable
@@ -53,9 +54,10 @@ class Connection:
     `unreadable`: names of tools that the server lists in a form that is not the protocol's, and that are left out.
     """
 
-    def __init__(self, name: str, settings: McpSettings, mode: Mode, changed: Callable[[], None]) -> None:
+    def __init__(self, name: str, settings: McpSettings, mode: Mode, changed: Callable[[], None], guard: Guard) -> None:
         self._name = name
         self._settings = settings
+        self._guard = guard
         self._mode = mode
         self._changed = changed
         self._client: Client | None = None
@@ -147,7 +149,7 @@ class Connection:
         settings = self._settings
         if settings.url is not None:
             headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
-            http, self._http = open_client(headers, settings.connect_timeout_s)
+            http, self._http = open_client(headers, settings.connect_timeout_s, self._guard)
             async with http:
                 reached = streamable_http_client(
                     settings.url, http_client=http, max_sse_event_size=_LONGEST_EVENT_BYTES

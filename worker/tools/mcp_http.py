@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from worker.guard import Guard
+from worker.tools.mcp_dial import GuardedTransport, blocked
+
 NOT_SENT = -31001
 BROKE = -31002
 SESSION_GONE = -31003
@@ -26,14 +29,20 @@ _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, h
 
 @dataclass(frozen=True, slots=True)
 class HttpFault:
-    """The last request that went wrong. `status` None: there was no answer, for the reason `kind`."""
+    """The last request that went wrong. `status` None: there was no answer, for the reason `kind`.
+
+    `is_blocked`: the guard let nothing be dialled; `kind` are its words.
+    """
 
     place: str
     status: int | None = None
     kind: str = ""
+    is_blocked: bool = False
 
     def words(self, name: str) -> str:
         """What went wrong, and the fix; never a path, a query or a header. `name`: of the server in the settings."""
+        if self.is_blocked:
+            return f"{self.place}: {self.kind}; correct mcp.{name}.url"
         if self.status is None:
             return f"no connection to {self.place} ({self.kind}); start the server, or correct mcp.{name}.url"
         if self.status in (401, 403):
@@ -49,15 +58,11 @@ def place_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def open_client(headers: dict[str, str], connect_timeout_s: float) -> tuple[httpx2.AsyncClient, "AnsweringTransport"]:
+def open_client(
+    headers: dict[str, str], connect_timeout_s: float, guard: Guard
+) -> tuple[httpx2.AsyncClient, "AnsweringTransport"]:
     """A client and its transport. It asks no proxy, and waits for an answer as long as its caller does."""
-    transport = AnsweringTransport(
-        httpx2.AsyncHTTPTransport(
-            verify=httpx2.create_ssl_context(),
-            trust_env=False,
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
-        )
-    )
+    transport = AnsweringTransport(GuardedTransport(guard, httpx2.create_ssl_context()))
     timeout = httpx2.Timeout(connect=connect_timeout_s, read=None, write=_WRITE_S, pool=None)
     return httpx2.AsyncClient(transport=transport, headers=headers, timeout=timeout, trust_env=False), transport
 
@@ -82,7 +87,9 @@ class AnsweringTransport(httpx2.AsyncBaseTransport):
             if response.headers.get("content-type", "").startswith("application/json"):
                 await response.aread()
         except httpx2.TransportError as error:
-            self.fault = HttpFault(place, kind=type(error).__name__)
+            refusal = blocked(error)
+            kind = type(error).__name__ if refusal is None else str(refusal.forbidden)
+            self.fault = HttpFault(place, kind=kind, is_blocked=refusal is not None)
             never_sent = isinstance(error, _NEVER_SENT)
             return _answer(request, NOT_SENT if never_sent else BROKE, f"no answer ({type(error).__name__})")
         if not response.is_error:

@@ -14,6 +14,7 @@ from mcp import Client, MCPError, types
 
 from worker.codecs.messages import ToolSpec
 from worker.errors import ToolsUnavailable
+from worker.guard import Guard
 from worker.observability import info, warn
 from worker.sections import McpSettings
 from worker.tools.mcp_connection import Connection, Mode, Unreachable
@@ -49,9 +50,10 @@ class McpTool:
 class McpServer:
     """One server of the settings, for all turns of a process. To be used on one event loop."""
 
-    def __init__(self, name: str, settings: McpSettings) -> None:
+    def __init__(self, name: str, settings: McpSettings, guard: Guard) -> None:
         self._name = name
         self._settings = settings
+        self._guard = guard
         self._mode: Mode = "auto"
         self._lock = asyncio.Lock()
         self._connection: Connection | None = None
@@ -150,7 +152,7 @@ class McpServer:
         wait_s = self._not_before - monotonic()
         if wait_s > 0:
             raise ToolsUnavailable(self._reason, wait_s)
-        connection = Connection(self._name, self._settings, self._mode, self._changed)
+        connection = Connection(self._name, self._settings, self._mode, self._changed, self._guard)
         self._connection = connection
         self._connections = {each for each in self._connections if not each.has_ended} | {connection}
         self._listed = None

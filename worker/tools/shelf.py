@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from worker.codecs.messages import ToolSpec
 from worker.errors import ConfigurationError, ToolsUnavailable
+from worker.guard import Guard
 from worker.sections import AgentSettings, McpSettings, ToolSettings
 from worker.sources import nearest
 from worker.tools.discovery import Catalogue, discover
@@ -56,11 +57,12 @@ class Shown:
 class ToolShelf:
     """Where a process keeps its tools, and its sessions with MCP servers. Used and closed on one event loop.
 
-    `mcp`, `tools`: those sections of the settings.
+    `mcp`, `tools`: those sections of the settings. `guard`: what may be dialled to reach an MCP server.
     """
 
-    def __init__(self, mcp: Mapping[str, McpSettings], tools: Mapping[str, ToolSettings]) -> None:
+    def __init__(self, mcp: Mapping[str, McpSettings], tools: Mapping[str, ToolSettings], guard: Guard) -> None:
         self._mcp = mcp
+        self._guard = guard
         self._settings = tools
         self._lock = asyncio.Lock()
         self._catalogue: Catalogue | None = None
@@ -203,7 +205,7 @@ class ToolShelf:
             return McpServer
 
         kind = await in_thread("mcp", imported)
-        return self._servers.get(server) or kind(server, self._mcp[server])
+        return self._servers.get(server) or kind(server, self._mcp[server], self._guard)
 
     def _offered(self, tool: Tool, source: str) -> OfferedTool:
         decided = self._settings.get(tool.spec.name, ToolSettings())
