@@ -6,14 +6,24 @@ What must not be known here: where deliveries are stored, who sends them, the cl
     from                  event                         to
     queued, waiting       claim, its time has come      in_flight     the attempt counts before it is made
     in_flight             Delivered                     delivered
-    in_flight             Deferred, attempts left       waiting       due after the backoff
-    in_flight             Deferred, none left           dead          attempts_spent
-    in_flight             Rejected                      dead          the outcome's own code
-    in_flight             expire, its lease has ended   as Deferred   the attempt's outcome is unknown
+    in_flight             Failed, transient             waiting       due after the backoff
+                          none left                     dead          attempts_spent
+    in_flight             Failed, permanent             waiting       the same, with fewer attempts
+                          none left, or gone            dead          the failure's own code
+    in_flight             Failed, throttled             waiting       the attempt does not count
+    in_flight             Failed, ours                  waiting       the attempt does not count
+                          too many in a row             dead          the failure's own code
+    in_flight             any Failed, too old then      dead          gave_up, or head_wait in a mailbox
+    in_flight             Hopeless                      dead          the outcome's own code
+    in_flight             Withdrawn                     cancelled
+    in_flight             expire, its lease has ended   as transient  the attempt's outcome is unknown
     in_flight             release                       queued        nothing was sent: the attempt does not count
+    queued, waiting       hold                          held          its endpoint is paused or disabled
+    queued, waiting, held cancel                        cancelled
+    held                  lapse                         dead          turn_expired or event_expired
     queued, waiting       put_right                     the same      due now: its time was of another clock
     in_flight             put_right                     the same      for one lease more: its sender may live
-    dead                  replay                        queued        a new series of attempts, the same id
+    dead, held            replay                        queued        a new series of attempts, the same id
     dead, a log entry     put_back                      cancelled     the entry is in the log again
 
 Every other pair is a bug of ours: it raises `LocalProtocolError` and changes nothing.
@@ -21,14 +31,29 @@ Every other pair is a bug of ours: it raises `LocalProtocolError` and changes no
 
 from dataclasses import replace
 
-from channels.delivery.backoff import Backoff
-from channels.delivery.model import LIVE, Attempt, Deferred, Delivered, Delivery, Outcome, Rejected, Sent
+from channels.delivery.backoff import OURS_ATTEMPTS, Backoff
+from channels.delivery.model import (
+    LIVE,
+    Attempt,
+    Delivered,
+    Delivery,
+    Evidence,
+    Failed,
+    Hopeless,
+    Outcome,
+    Sent,
+    State,
+    Withdrawn,
+)
 from worker.errors import LocalProtocolError
 
 LOG_LENGTH = 10
 
-LEASE_EXPIRED = Deferred(
-    None, "lease_expired", "the sender vanished during the attempt; whether it was received is unknown", "perhaps"
+LEASE_EXPIRED = Failed(
+    "transient",
+    "lease_expired",
+    "the sender vanished during the attempt; whether it was received is unknown",
+    "perhaps",
 )
 
 
@@ -40,9 +65,11 @@ def claim(delivery: Delivery, token: str, now_ms: int, lease_ms: int) -> Deliver
         delivery,
         state="in_flight",
         attempts=delivery.attempts + 1,
+        first_ms=min(delivery.first_ms or now_ms, now_ms),  # what a clock ahead wrote would keep it from growing old
         token=token,
         version=delivery.version + 1,
         due_ms=now_ms + lease_ms,
+        lease_ms=lease_ms,
     )
 
 
@@ -50,17 +77,74 @@ def settle(delivery: Delivery, outcome: Outcome, now_ms: int, jitter: float, bac
     """The delivery after its attempt ended in `outcome`. `jitter`: chance, from 0 to 1."""
     if delivery.state != "in_flight":
         raise _unexpected(delivery, f"settled as {type(outcome).__name__}")
-    if isinstance(outcome, Delivered):
-        logged = _logged(delivery, now_ms, f"http_{outcome.status}", "", "yes")
-        return replace(logged, state="delivered", due_ms=0, ended_ms=now_ms, code="", message="")
-    logged = _logged(delivery, now_ms, outcome.code, outcome.message, outcome.sent)
-    if isinstance(outcome, Rejected):
-        return replace(logged, state="dead", due_ms=0, ended_ms=now_ms, code=outcome.code, message=outcome.message)
-    if delivery.attempts >= backoff.attempts:
-        reason = f"all {delivery.attempts} attempts failed, the last with {outcome.code}: {outcome.message}"
-        return replace(logged, state="dead", due_ms=0, ended_ms=now_ms, code="attempts_spent", message=reason)
-    due_ms = now_ms + backoff.wait_ms(delivery.attempts, jitter, outcome.retry_after)
-    return replace(logged, state="waiting", due_ms=due_ms, code=outcome.code, message=outcome.message)
+    match outcome:
+        case Delivered():
+            logged = _logged(delivery, now_ms, f"http_{outcome.status}", "", "yes", outcome.evidence)
+            return replace(logged, state="delivered", due_ms=0, ended_ms=now_ms, ours=0, code="", message="")
+        case Withdrawn() | Hopeless():
+            unsent = replace(_freed(delivery), attempts=delivery.attempts - 1)
+            state: State = "dead" if isinstance(outcome, Hopeless) else "cancelled"
+            return replace(unsent, state=state, due_ms=0, ended_ms=now_ms, code=outcome.code, message=outcome.message)
+        case Failed():
+            return _failed(delivery, outcome, now_ms, jitter, backoff)
+
+
+def _failed(delivery: Delivery, failure: Failed, now_ms: int, jitter: float, backoff: Backoff) -> Delivery:
+    logged = _logged(delivery, now_ms, failure.code, failure.message, failure.sent, failure.evidence)
+    counted = _counted(logged, failure)
+    reason = _why_dead(counted, failure, backoff)
+    if reason is None:
+        due_ms = now_ms + _wait_ms(counted, failure, jitter, backoff)
+        reason = _why_too_late(counted, failure, due_ms, backoff)
+        if reason is None:
+            return replace(counted, state="waiting", due_ms=due_ms, code=failure.code, message=failure.message)
+    code, message = reason
+    return replace(counted, state="dead", due_ms=0, ended_ms=now_ms, code=code, message=message)
+
+
+def _counted(delivery: Delivery, failure: Failed) -> Delivery:
+    match failure.kind:
+        case "transient":
+            return replace(delivery, ours=0)
+        case "permanent":
+            return replace(delivery, ours=0, hard=delivery.hard + 1)
+        case "throttled":
+            return replace(delivery, ours=0, attempts=delivery.attempts - 1)
+        case "ours":
+            return replace(delivery, ours=delivery.ours + 1, attempts=delivery.attempts - 1)
+
+
+def _wait_ms(delivery: Delivery, failure: Failed, jitter: float, backoff: Backoff) -> int:
+    if failure.kind == "throttled":
+        return backoff.throttled_ms(jitter, failure.retry_after)
+    if failure.kind == "ours":
+        return backoff.ours_ms(delivery.ours, jitter)
+    return backoff.wait_ms(delivery.attempts, jitter, failure.retry_after)
+
+
+def _why_dead(delivery: Delivery, failure: Failed, backoff: Backoff) -> tuple[str, str] | None:
+    """Code and message of its end, where no attempt is left."""
+    if failure.gone:
+        return failure.code, failure.message
+    if failure.kind == "permanent" and delivery.hard >= min(backoff.hard_attempts, backoff.attempts):
+        return failure.code, failure.message
+    if failure.kind == "ours" and delivery.ours >= OURS_ATTEMPTS:
+        return failure.code, failure.message
+    if failure.kind in {"transient", "permanent"} and delivery.attempts >= backoff.attempts:
+        last = f"all {delivery.attempts} attempts failed, the last with {failure.code}: {failure.message}"
+        return "attempts_spent", last
+    return None
+
+
+def _why_too_late(delivery: Delivery, failure: Failed, due_ms: int, backoff: Backoff) -> tuple[str, str] | None:
+    """Code and message of its end, where its next attempt would come too late."""
+    last = f"; the last attempt failed with {failure.code}: {failure.message}"
+    if due_ms > delivery.first_ms + backoff.give_up_s * 1000:
+        return "gave_up", f"its next attempt would begin more than {backoff.give_up_s:g} s after the first{last}"
+    wait_s = backoff.head_wait_s
+    if delivery.mailbox and wait_s is not None and due_ms > delivery.first_ms + wait_s * 1000:
+        return "head_wait", f"those behind it in order would wait for more than {wait_s:g} s{last}"
+    return None
 
 
 def expire(delivery: Delivery, now_ms: int, jitter: float, backoff: Backoff) -> Delivery:
@@ -84,45 +168,81 @@ def release(delivery: Delivery, now_ms: int, after_ms: int = 0) -> Delivery:
     """The delivery given back unsent: due then, the attempt does not count."""
     if delivery.state != "in_flight":
         raise _unexpected(delivery, "released")
+    # Its age stays where an attempt was made before, also one that did not count.
+    began = bool(delivery.log) and delivery.log[-1].at_ms >= delivery.first_ms
     return replace(
-        delivery,
+        _freed(delivery),
         state="queued",
         attempts=delivery.attempts - 1,
-        token="",
-        version=delivery.version + 1,
+        first_ms=delivery.first_ms if began else 0,
         due_ms=now_ms + after_ms,
     )
 
 
+def hold(delivery: Delivery, code: str, message: str) -> Delivery:
+    """The delivery of an endpoint that is paused or disabled."""
+    if delivery.state not in {"queued", "waiting"}:
+        raise _unexpected(delivery, "held")
+    return replace(_freed(delivery), state="held", due_ms=0, code=code, message=message)
+
+
+def cancel(delivery: Delivery, now_ms: int, code: str, message: str) -> Delivery:
+    """The delivery that is not to be sent any more."""
+    if delivery.state not in {"queued", "waiting", "held"}:
+        raise _unexpected(delivery, "cancelled")
+    return replace(_freed(delivery), state="cancelled", due_ms=0, ended_ms=now_ms, code=code, message=message)
+
+
 def replay(delivery: Delivery, now_ms: int) -> Delivery:
-    """A dead delivery made due again, with all its attempts before it."""
-    if delivery.state != "dead" or not delivery.destination:
+    """A dead or held delivery made due again, with all its attempts before it, and all its time."""
+    if delivery.state not in {"dead", "held"} or not delivery.destination:
         raise _unexpected(delivery, "replayed")
     return replace(
-        delivery,
+        _freed(delivery),
         state="queued",
         attempts=0,
-        version=delivery.version + 1,
+        hard=0,
+        ours=0,
+        first_ms=0,
         due_ms=now_ms,
         ended_ms=0,
+        replayed_ms=now_ms,
         code="",
         message="",
     )
+
+
+def lapse(delivery: Delivery, now_ms: int) -> Delivery:
+    """A held delivery whose turn or event is not stored any more: resumed, it could not be sent."""
+    if delivery.state != "held":
+        raise _unexpected(delivery, "ended while it was held")
+    code, what = ("turn_expired", "turn") if delivery.turn else ("event_expired", "event")
+    message = (
+        f"{what} {delivery.turn or delivery.event_id} is not stored any more; the delivery was held: {delivery.message}"
+    )
+    return replace(_freed(delivery), state="dead", due_ms=0, ended_ms=now_ms, code=code, message=message)
 
 
 def put_back(delivery: Delivery, now_ms: int) -> Delivery:
     """A dead log entry as it is left when the log has the entry again: whoever reads that may make deliveries of it."""
     if delivery.state != "dead" or delivery.destination:
         raise _unexpected(delivery, "put back")
-    return replace(delivery, state="cancelled", version=delivery.version + 1, ended_ms=now_ms)
+    return replace(_freed(delivery), state="cancelled", ended_ms=now_ms)
 
 
-def _logged(delivery: Delivery, now_ms: int, code: str, message: str, sent: Sent) -> Delivery:
+def _logged(  # noqa: PLR0913, PLR0917 - what an attempt leaves behind
+    delivery: Delivery, now_ms: int, code: str, message: str, sent: Sent, evidence: Evidence | None
+) -> Delivery:
     number = delivery.log[-1].number + 1 if delivery.log else 1
-    log = (*delivery.log, Attempt(number, now_ms, code, message, sent))
+    took_ms = 0 if evidence is None else evidence.total_ms
+    log = (*delivery.log, Attempt(number, now_ms, code, message, sent, took_ms))
     if len(log) > LOG_LENGTH:
         log = (log[0], *log[-(LOG_LENGTH - 1) :])
-    return replace(delivery, log=log, token="", version=delivery.version + 1)
+    return replace(_freed(delivery), log=log)
+
+
+def _freed(delivery: Delivery) -> Delivery:
+    return replace(delivery, token="", lease_ms=0, version=delivery.version + 1)
 
 
 def _unexpected(delivery: Delivery, event: str) -> LocalProtocolError:
