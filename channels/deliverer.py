@@ -1,34 +1,35 @@
-"""The deliverer: claims what is due, has it sent, and settles each outcome.
+"""The deliverer: claims what is due, has it sent, and has each outcome settled.
 
-What belongs here: how many at a time, and that every claimed delivery is settled or left to its lease. What must not be
-known here: how a delivery is sent, which state follows.
+What belongs here: how many at a time, and that every claimed delivery is sent or given back. What must not be known
+here: how a delivery is sent, how its end is stored, which state follows.
+
+It claims again whenever a quarter of its places is free, or some are and a moment has passed, so that a claim pays for
+many.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from channels import metrics
-from channels.delivery.model import Deferred, Delivery, Outcome, Unsent
-from channels.outbox import Outbox
+from channels.delivery.model import Delivered, Delivery, Failed, Hopeless, Outcome, Unsent, Withdrawn
+from channels.outbox.outbox import Outbox
+from channels.settler import Settler, internal_fault
+from channels.sweeper import SWEEP_S
 from worker import ids
 from worker.errors import NewerRecord, StoreUnavailable
-from worker.observability import fault, info, warn
+from worker.observability import fault, warn
 from worker.store.repeat import UNANSWERED, until_answered
-
-SWEEP_S = 1.0
-
-# A claim's lease holds the attempt, and before it the reading of the turn, and after it the settling. Twice the attempt
-# and 10 s leave room for a Redis that goes away for the length of an attempt.
-_LEASE_MARGIN_S = 10.0
 
 _NEWER_S = 5.0
 """For so long a delivery that only a newer release can make is left to others."""
 
+_MOMENT_S, _SHARE = 0.005, 4
+"""Between two claims, unless this share of the places is free."""
 
-def lease_for(deadline_s: float) -> float:
-    """The lease of a claim, in seconds, for attempts that last `deadline_s` at most."""
-    return 2 * deadline_s + _LEASE_MARGIN_S
+_STOPPED_SHARE = 4
+"""Who stops asks for a claim no longer than this share of its lease: then an attempt could not be made any more."""
 
 
 class Sender(Protocol):
@@ -37,23 +38,37 @@ class Sender(Protocol):
     `StoreUnavailable` and `NewerRecord` mean that what is to be told could not be read: no attempt was made.
     """
 
-    async def send(self, delivery: Delivery, lease_ends: float) -> Outcome | Unsent:
+    async def prepare(self, batch: Sequence[Delivery]) -> Sequence[Any | Outcome | Unsent]:
+        """Of each delivery, in order: what `send` needs, or how it ends without an attempt."""
+        ...
+
+    async def send(self, delivery: Delivery, prepared: Any, lease_ends: float) -> Outcome | Unsent:
         """Make one attempt, unless too little is left of the lease, which ends at `lease_ends` of the loop's clock."""
         ...
 
 
 class Deliverer:
-    """What one process sends, at most `concurrency` attempts at a time. `lease_s`: as the outboxes have it."""
+    """What one process sends, at most `concurrency` attempts at a time.
 
-    def __init__(self, outboxes: Sequence[Outbox], sender: Sender, *, lease_s: float, concurrency: int) -> None:
-        self._outboxes = outboxes
+    A quarter of its places is kept for lanes of which it has none in flight, one for each: lanes that answer slowly can
+    hold the others, but never all.
+    `lease_s`: a usual lease; a claim that is not answered for so long holds nothing any more.
+    """
+
+    def __init__(self, outbox: Outbox, sender: Sender, *, lease_s: float, concurrency: int) -> None:
+        self._outbox = outbox
         self._sender = sender
         self._lease_s = lease_s
         self._concurrency = self._free = concurrency
+        self._kept = concurrency // _SHARE
+        self._busy: Counter[str] = Counter()
+        self._stirred = asyncio.Event()
         self._freed = asyncio.Event()
+        self._idle = asyncio.Condition()
         self._wanted = False
         self._claiming = False
         self._stopping = False
+        self._settler = Settler(outbox, lease_s=lease_s)
 
     @property
     def in_flight(self) -> int:
@@ -61,122 +76,153 @@ class Deliverer:
         return self._concurrency - self._free
 
     async def drain(self) -> None:
-        """Send everything that is due, and return when what this call claimed is settled.
+        """Send everything that is due or will be within a second, and return when what this call claimed is settled.
 
         While another call is claiming, that one looks once more and this one returns at once.
         """
         self._wanted = True
+        self._stirred.set()
         if self._claiming:
             return
         async with asyncio.TaskGroup() as group:
             self._claiming = True
             try:
-                while self._wanted and not self._stopping:
-                    self._wanted = False
-                    for outbox in self._outboxes:
-                        if await self._send_due(group, outbox):
-                            self._wanted = True
+                await self._claim_all(group)
             except UNANSWERED as error:  # raised on, it would cut off what is in flight
                 warn("claim_failed", error=type(error).__name__)
             except Exception as error:  # noqa: BLE001 - the same
                 fault("claim_failed", error)
             finally:
                 self._claiming = False
-                self._freed.set()
+                await self._tell_idle()
 
     async def idle(self) -> None:
         """Return once nothing is being claimed and nothing is in flight."""
-        while self._claiming or self.in_flight:
-            self._freed.clear()
-            await self._freed.wait()
+        async with self._idle:
+            await self._idle.wait_for(lambda: not (self._claiming or self.in_flight))
 
     def stop(self) -> None:
         """Claim nothing more; what is in flight ends within its deadline."""
         self._stopping = True
+        self._settler.stop()
+        self._freed.set()
+        self._stirred.set()
 
-    async def _send_due(self, group: asyncio.TaskGroup, outbox: Outbox) -> bool:
-        """Start sending what is due and fits. Whether there was any."""
-        while not self._free:
+    async def _claim_all(self, group: asyncio.TaskGroup) -> None:
+        while not self._stopping:
+            await self._have_room()
+            self._wanted = False
+            self._stirred.clear()
+            if await self._send_due(group) or self._is_stirred():
+                continue
+            # Lanes that have a place here get none of those that are kept, so that they are due means nothing.
+            beside = tuple(self._busy) if self._free <= self._kept else ()
+            due_in_s = await self._outbox.due_in(beside)
+            is_near = due_in_s is not None and due_in_s < SWEEP_S
+            # What ended since the claim may have made room for more.
+            if not (self.in_flight or is_near or self._stirred.is_set()):
+                return
+            await _came(self._stirred, max(_MOMENT_S, SWEEP_S if due_in_s is None else min(due_in_s, SWEEP_S)))
+
+    async def _have_room(self) -> None:
+        """Return when a quarter of the places is free, or some are and no more became so within a moment."""
+        while not self._stopping and self._free < max(1, self._concurrency // _SHARE):
             self._freed.clear()
-            await self._freed.wait()
+            if not await _came(self._freed, _MOMENT_S if self._free else None):
+                return
+
+    def _is_stirred(self) -> bool:
+        """Whether there is another reason to look than that time has passed."""
+        return self._wanted or self._stopping
+
+    async def _send_due(self, group: asyncio.TaskGroup) -> bool:
+        """Start sending what is due and fits. Whether there was any."""
+        await self._settler.answered()
         if self._stopping:
             return False
-        token, limit = ids.new_nonce(), self._free
-        claimed_at = asyncio.get_running_loop().time()
-        lease_ends = claimed_at + self._lease_s
-        # Asked for longer, the batch would come back with too little of its lease left.
-        patience_ends = claimed_at + self._lease_s / 4
-        batch = await until_answered(lambda: outbox.claim(token, limit), lambda: _now() < patience_ends)
-        for held in batch:
-            self._free -= 1
-            group.create_task(self._deliver(outbox, held, lease_ends))
+        asked_at = _now()
+        batch = await self._claimed(asked_at)
+        if batch:
+            self._free -= len(batch)
+            self._busy.update(held.lane for held in batch)
+            group.create_task(self._deliver_all(group, batch, asked_at))
         return bool(batch)
 
-    async def _deliver(self, outbox: Outbox, held: Delivery, lease_ends: float) -> None:
+    async def _claimed(self, asked_at: float) -> Sequence[Delivery]:
+        """What a new claim holds. It is asked for by its token until the store answers, or its lease is over.
+
+        Unanswered it may hold deliveries all the same: an answer that comes late has those given back of whose lease
+        too little is left, instead of each being charged for an attempt that nobody made.
+        """
+        token, limit, busy = ids.new_nonce(), self._free, tuple(self._busy)
+
+        def going() -> bool:
+            return _now() < asked_at + self._lease_s / (_STOPPED_SHARE if self._stopping else 1)
+
+        return await until_answered(lambda: self._outbox.claim(token, limit, busy, self._kept), going)
+
+    async def _deliver_all(self, group: asyncio.TaskGroup, batch: Sequence[Delivery], claimed_at: float) -> None:
+        prepared = await self._prepared(batch)
+        for held, what in zip(batch, prepared, strict=True):
+            group.create_task(self._deliver(group, held, what, claimed_at + held.lease_ms / 1000))
+
+    async def _prepared(self, batch: Sequence[Delivery]) -> Sequence[Any]:
         try:
-            outcome = await self._attempt(held, lease_ends)
-            await self._settle(outbox, held, outcome, lambda: _now() < lease_ends)
-        except UNANSWERED as error:
-            warn("delivery_not_settled", delivery=held.id, turn=held.turn, error=type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - its lease runs out; the others go on
-            fault("delivery_not_settled", error, delivery=held.id, turn=held.turn)
+            prepared = await self._sender.prepare(batch)
+            assert len(prepared) == len(batch), "a sender has prepared another number of deliveries"
+            return prepared
+        except Exception as error:  # noqa: BLE001 - as in an attempt
+            return [_of_fault(error, held) for held in batch]
+
+    async def _deliver(self, group: asyncio.TaskGroup, held: Delivery, prepared: Any, lease_ends: float) -> None:
+        try:
+            ended = prepared
+            if not isinstance(prepared, Delivered | Failed | Hopeless | Withdrawn | Unsent):
+                ended = await self._attempt(held, prepared, lease_ends)
+            await self._settler.settle(group, held, ended, lease_ends)
         finally:
             self._free += 1
+            self._busy[held.lane] -= 1
+            if not self._busy[held.lane]:
+                del self._busy[held.lane]
             self._freed.set()
+            self._stirred.set()
+            await self._tell_idle()
 
-    async def _attempt(self, held: Delivery, lease_ends: float) -> Outcome | Unsent:
+    async def _attempt(self, held: Delivery, prepared: Any, lease_ends: float) -> Outcome | Unsent:
         began_at = _now()
         try:
-            outcome = await self._sender.send(held, lease_ends)
-            if not isinstance(outcome, Unsent):
-                metrics.attempt_ended(_now() - began_at)
-            return outcome
-        except StoreUnavailable as error:
-            return Unsent(str(error))
-        except NewerRecord:
-            return Unsent("its turn was written by a newer release: left to a process of that release", _NEWER_S)
+            outcome = await self._sender.send(held, prepared, lease_ends)
         except Exception as error:  # noqa: BLE001 - our own bug must cost this delivery its attempts, not its life
-            fault("sender_failed", error, delivery=held.id, turn=held.turn)
-            return Deferred(None, "internal_error", f"a fault of Lastword's own: {type(error).__name__}", "perhaps")
+            return _of_fault(error, held)
+        if not isinstance(outcome, Unsent):
+            metrics.attempt_ended(_now() - began_at)
+        return outcome
 
-    async def _settle(
-        self, outbox: Outbox, held: Delivery, outcome: Outcome | Unsent, going: Callable[[], bool]
-    ) -> None:
-        if isinstance(outcome, Unsent):
-            await until_answered(lambda: outbox.release(held, outcome.after_s), going)
-            metrics.unsent()
-            warn("delivery_unsent", delivery=held.id, turn=held.turn, reason=outcome.reason)
-            return
-        settled = await until_answered(lambda: outbox.settle(held, outcome), going)
-        if settled is None:
-            warn("delivery_lost", delivery=held.id, turn=held.turn)
-            return
-        metrics.settled(settled.state, settled.code)
-        tell = warn if settled.state == "dead" else info
-        tell(
-            "delivery_settled",
-            delivery=settled.id,
-            turn=settled.turn,
-            state=settled.state,
-            attempts=settled.attempts,
-            code=settled.code,
-        )
+    async def _tell_idle(self) -> None:
+        if not self.in_flight:
+            async with self._idle:
+                self._idle.notify_all()
 
 
-class Sweeper:
-    """Wakes a deliverer when something is due: a retry whose time has come, or a lease that ended unsettled."""
+async def _came(event: asyncio.Event, limit_s: float | None) -> bool:
+    """Whether an event came within so many seconds."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
-    def __init__(self, outboxes: Sequence[Outbox], wake: Callable[[], Awaitable[None]]) -> None:
-        self._outboxes = outboxes
-        self._wake = wake
 
-    async def step(self) -> float:
-        """Look once. Gives the seconds to wait before the next look."""
-        for outbox in self._outboxes:
-            if await outbox.is_due():
-                await self._wake()
-                break
-        return SWEEP_S
+def _of_fault(error: Exception, held: Delivery) -> Outcome | Unsent:
+    """How an attempt ended that a fault of our own has ended."""
+    if isinstance(error, StoreUnavailable):
+        return Unsent(str(error))
+    if isinstance(error, NewerRecord):
+        return Unsent("its turn was written by a newer release: left to a process of that release", _NEWER_S)
+    fault("sender_failed", error, delivery=held.id, turn=held.turn)
+    return internal_fault(error)
 
 
 def _now() -> float:

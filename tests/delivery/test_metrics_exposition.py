@@ -16,13 +16,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from channels import exposition, survey
 from channels import metrics as delivery_metrics
-from channels.delivery.model import Deferred, Rejected
 from channels.faults import faults
+from channels.outbox.log import RelayLog
 from channels.relay import Relay
 from channels.settings import Settings
-from channels.survey import DeliveriesSurvey, RedisState, Survey, look
+from channels.survey import DeliveriesSurvey, LogSurvey, RedisState, Survey, look
 from channels.web import metrics as web_metrics
-from tests.delivery.test_deliverer_drain import ScriptedSender, box, deliverer, due
+from tests.delivery.outboxes import BUSY, GONE
+from tests.delivery.subscribers import addressing_of, endpoint
+from tests.delivery.test_deliverer_drain import ScriptedSender, deliverer, due
 from tests.store.turns import commit, driven, seal
 from worker import metrics
 from worker.observability import configure_logging
@@ -48,9 +50,12 @@ TURNS = TurnsSurvey(
     kept={"dead": 0},
     lately={"dead": 0},
 )
-DELIVERIES = DeliveriesSurvey(0, 0, 0.0, 0, 0, 0, 0.0)
+DELIVERIES = DeliveriesSurvey({}, {}, 0, 0.0, 0, 0)
+LOG = LogSurvey(0, 0.0)
 PROCESSES = [LivingProcess("one", TOLD, 1, 2), LivingProcess("two", DELIVERS, 1, 2)]
-FINE = Survey([TURNS], [DELIVERIES], PROCESSES, {"turns": 0, "delivery": 0}, RedisState(True, 10, 0), {"main": 9.0}, 3)
+FINE = Survey(
+    [TURNS], [LOG], DELIVERIES, PROCESSES, {"turns": 0, "delivery": 0}, RedisState(True, 10, 0), {"main": 9.0}, 3
+)
 
 Row = tuple[str, str, str, str]
 
@@ -267,14 +272,11 @@ async def test_what_a_relay_reads_and_makes_is_counted(fake_redis: Any) -> None:
     await commit(accumulator, 1, 1, "Hello.")
     await seal(accumulator)
 
-    async def destinations(_: str) -> list[str]:
-        return ["crm", "audit"]
-
     relay = Relay(
-        box(fake_redis),
+        RelayLog(fake_redis, 0),
         read=lambda after, count, block_ms: read_log(fake_redis, 0, after, count, min(block_ms, 50)),
         read_aside=lambda after, count: read_aside(fake_redis, 0, after, count),
-        destinations=destinations,
+        addressing=addressing_of(fake_redis, endpoint("audit", "turn.*")),
         wake=lambda: asyncio.sleep(0),
     )
 
@@ -290,10 +292,10 @@ async def test_what_a_relay_reads_and_makes_is_counted(fake_redis: Any) -> None:
 @pytest.mark.requirement("metrics:deliveries:counted")
 async def test_attempts_are_counted_by_how_they_were_settled(fake_redis: Any) -> None:
     async def later() -> Any:
-        return Deferred(None, "http_503", "busy", "yes")
+        return BUSY
 
     async def never() -> Any:
-        return Rejected("http_400", "no", "yes")
+        return replace(GONE, code="http_400")
 
     def figures() -> dict[str, float]:
         return {
@@ -335,14 +337,20 @@ async def test_attempts_are_counted_by_how_they_were_settled(fake_redis: Any) ->
         ),
         (replace(FINE, turns=[replace(TURNS, waiting=9, waiting_oldest_s=59)]), []),
         (replace(FINE, turns=[replace(TURNS, waiting=9, waiting_oldest_s=61)]), ["turns_wait"]),
-        (replace(FINE, processes=[], deliveries=[replace(DELIVERIES, due=1)]), ["no_delivery_process"]),
-        (replace(FINE, processes=[], deliveries=[replace(DELIVERIES, relay_lag_s=1)]), ["no_delivery_process"]),
-        (replace(FINE, deliveries=[replace(DELIVERIES, relay_lag_s=61)]), ["relay_lags"]),
-        (replace(FINE, deliveries=[replace(DELIVERIES, aside=1, aside_oldest_s=599)]), []),
-        (replace(FINE, deliveries=[replace(DELIVERIES, aside=1, aside_oldest_s=601)]), ["newer_release"]),
-        (replace(FINE, deliveries=[replace(DELIVERIES, due=1, due_oldest_s=61)]), ["deliveries_wait"]),
-        (replace(FINE, deliveries=[replace(DELIVERIES, dead=4)]), []),
-        (replace(FINE, deliveries=[replace(DELIVERIES, dead=4, lately=1)]), ["dead_letters"]),
+        (replace(FINE, processes=[], deliveries=replace(DELIVERIES, ripe=1)), ["no_delivery_process"]),
+        (replace(FINE, processes=[], logs=[replace(LOG, relay_lag_s=1)]), ["no_delivery_process"]),
+        (replace(FINE, logs=[replace(LOG, relay_lag_s=61)]), ["relay_lags"]),
+        (replace(FINE, logs=[replace(LOG, aside=1, aside_oldest_s=599)]), []),
+        (replace(FINE, logs=[replace(LOG, aside=1, aside_oldest_s=601)]), ["newer_release"]),
+        (replace(FINE, deliveries=replace(DELIVERIES, ripe=1, ripe_oldest_s=61)), ["deliveries_wait"]),
+        (replace(FINE, deliveries=replace(DELIVERIES, dead=4)), []),
+        (replace(FINE, deliveries=replace(DELIVERIES, stopped={"crm": "disabled"})), []),
+        (replace(FINE, deliveries=replace(DELIVERIES, stopped={"crm": "paused"}, held={"crm": 3})), []),
+        (
+            replace(FINE, deliveries=replace(DELIVERIES, stopped={"crm": "disabled"}, held={"crm": 3})),
+            ["endpoint_disabled"],
+        ),
+        (replace(FINE, deliveries=replace(DELIVERIES, dead=4, lately=1)), ["dead_letters"]),
         (replace(FINE, turns=[replace(TURNS, lately={"dead": 1, "failed": 3})]), ["dead_turns"]),
         (replace(FINE, turns=[replace(TURNS, lately={"dead": 0, "failed": 3})]), []),
         (replace(FINE, redis=RedisState(False, 10, 0)), ["not_persistent"]),
@@ -390,3 +398,18 @@ async def test_a_broker_whose_refusal_comes_too_late_is_no_fault_of_ours(
     assert (await look(real_redis, settings(real_url))).broker is not None  # now the late answer is dropped
     gc.collect()
     assert complaints == []
+
+
+@pytest.mark.requirement("operating:status")
+def test_held_deliveries_are_told_of_a_hundred_endpoints_at_most() -> None:
+    held = {f"lane{number:03}": number for number in range(1, 131)}
+    seen = replace(FINE, deliveries=replace(DELIVERIES, held=held, stopped={"a": "paused", "b": "disabled"}, replays=2))
+    told = {
+        one.name: {tuple(each.labels.values()): each.value for each in one.samples} for one in exposition.state(seen)
+    }
+    rows = told["lastword_deliveries_held"]
+    assert len(rows) == 100
+    assert rows["lane130",] == 130
+    assert rows["other",] == sum(range(1, 32))
+    assert told["lastword_endpoints_stopped"] == {("paused",): 1, ("disabled",): 1}
+    assert told["lastword_replays_running"] == {(): 2}

@@ -11,11 +11,14 @@ import fakeredis
 import pytest
 import redis.asyncio
 
-from channels import outbox
-from channels.delivery.backoff import Backoff
+from channels.addressing import Addressing
 from channels.delivery.model import Delivery
-from channels.outbox import Outbox
+from channels.endpoints.audience import Audience
+from channels.endpoints.model import Endpoint
+from channels.outbox import reading, replaying
+from channels.outbox.log import RelayLog
 from channels.relay import ASIDE_S, Relay
+from tests.delivery.outboxes import box
 from tests.delivery.passing_time import let_pass
 from tests.store.lossy import Fault, Lossy
 from worker import ids
@@ -25,32 +28,50 @@ from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import NewTurn, submit
 from worker.store.lease import claim
 from worker.store.log import read_aside, read_log, waits_aside
-from worker.store.records import read_turn
+from worker.store.reads import read_all
 from worker.turn.usage import NO_USAGE
 
-POINTS = ["read", "destinations", "request lost", "reply lost", "wake"]
+POINTS = ["read", "turns", "request lost", "reply lost", "wake"]
 
 
 class Crash(BaseException):
     """The process is gone: nothing after this point runs, no handler either."""
 
 
+class Noted(RelayLog):
+    """A log whose relay notes beside the deliveries in which order it made them."""
+
+    async def insert(self, nonce: str, start: str, end: str, deliveries: Any, *args: Any, **more: Any) -> int:
+        await note(self._redis, deliveries)
+        return await super().insert(nonce, start, end, deliveries, *args, **more)
+
+    async def readmit(self, aside: str, deliveries: Any, **more: Any) -> int:
+        await note(self._redis, deliveries)
+        return await super().readmit(aside, deliveries, **more)
+
+
+async def note(client: Any, deliveries: Sequence[Delivery]) -> None:
+    for delivery in deliveries:
+        await client.zadd("test:made", {delivery.id: await client.zcard("test:made")}, nx=True)
+
+
 class House:
     """A relay's surroundings, and a place at which its process crashes."""
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
+    def __init__(self, client: redis.asyncio.Redis, *endpoints: Endpoint) -> None:
         self.client = client
         self.crash_at: str | None = None
         self.woken = asyncio.Event()
         self.lost = asyncio.Event()
         self.meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.known = Audience(endpoints)
 
     def relay(self) -> Relay:
         return Relay(
-            Outbox(self.client, 0, lease_s=40.0, backoff=Backoff(), chance=lambda: 0.5),
+            Noted(self.client, 0),
             read=self.read,
             read_aside=partial(read_aside, self.client, 0),
-            destinations=self.destinations,
+            addressing=Addressing(0, self.turns, self.audience),
             wake=self.wake,
         )
 
@@ -62,17 +83,19 @@ class House:
         self.reach("read")
         return await read_log(self.client, 0, after, count, min(block_ms, 50))
 
-    async def destinations(self, turn: str) -> Sequence[str] | None:
-        self.reach("destinations")
+    async def audience(self) -> Audience:
+        return self.known
+
+    async def turns(self, reads: Any) -> list[Any]:
+        self.reach("turns")
         if self.meanwhile is not None:
             todo, self.meanwhile = self.meanwhile, None
             await todo()
         try:
-            record = await read_turn(self.client, turn)
+            return await read_all(self.client, reads)
         except redis.ConnectionError:
             self.lost.set()
             raise
-        return None if record is None else record.destinations
 
     async def wake(self) -> None:
         self.reach("wake")
@@ -94,9 +117,10 @@ async def sealed(
 
 
 async def made(client: Any) -> list[Delivery]:
-    """Every delivery, in the order of the log."""
-    names = await client.zrange("lw:{p00}:dlv-index", 0, -1)
-    return [await outbox.show(client, name.decode()) for name in names]
+    """Every delivery, in the order in which a relay made them."""
+    there = (await reading.listed(client, 1000)).deliveries
+    noted = [name.decode() for name in await client.zrange("test:made", 0, -1)]
+    return sorted(there, key=lambda delivery: noted.index(delivery.id))
 
 
 async def told(client: redis.asyncio.Redis) -> list[tuple[str, str]]:
@@ -195,15 +219,17 @@ async def test_a_relay_looks_again_and_again_at_what_lies_aside(any_redis: Any) 
 
 @pytest.mark.requirement("delivery:relay:newer")
 async def test_what_lay_aside_and_cannot_be_read_after_all_is_a_dead_letter_as_it_was(any_redis: Any) -> None:
-    entry = {b"v": b"2", b"kind": b"of tomorrow", b"place": b"theirs"}
+    version = str(log.LOG_VERSION + 1).encode()
+    entry = {b"v": version, b"kind": b"of tomorrow", b"place": b"theirs"}
     place = await any_redis.xadd(keys.log(0), entry)
     await House(any_redis).relay().step()
+    assert await made(any_redis) == []
     await any_redis.xtrim(keys.log(0), maxlen=0)
     with newer_release():
         await House(any_redis).relay().step()
     [letter] = await made(any_redis)
     assert (letter.state, letter.code, letter.event_id) == ("dead", "unreadable_entry", place.decode())
-    await outbox.replay(any_redis, letter.id)
+    await replaying.replay(any_redis, letter.id)
     ((_, again),) = await any_redis.xrange(keys.log(0))
     assert again == entry
 
@@ -336,7 +362,7 @@ async def test_a_turn_that_ends_after_the_clock_was_put_back_is_due_now_and_not_
     now_ms = (await any_redis.time())[0] * 1000
     assert [one.turn for one in await made(any_redis)][1] == turn
     assert all(one.due_ms <= now_ms + 1000 and one.created_ms <= now_ms + 1000 for one in await made(any_redis))
-    claimed = await Outbox(any_redis, 0, lease_s=40.0, backoff=Backoff(), chance=lambda: 0.5).claim("claim", 10)
+    claimed = await box(any_redis).claim("claim", 10)
     assert len(claimed) == 2
 
 
@@ -372,7 +398,7 @@ async def test_an_entry_that_cannot_be_read_is_a_dead_letter_with_its_reason_and
     assert (first.turn, last.turn) == (before, after)
     assert (letter.state, letter.code, letter.event_id) == ("dead", "unreadable_entry", place)
     assert letter.message.startswith(f"log entry {place}: ")
-    assert await outbox.listed(any_redis, 1, 10, "dead") == [letter]
+    assert (await reading.listed(any_redis, 10, state="dead")).deliveries == [letter]
 
 
 @pytest.mark.requirement("delivery:relay:unusable-turn")
@@ -409,7 +435,7 @@ async def test_a_dead_log_entry_is_replayed_into_the_log_and_delivered_from_ther
     line = Lossy(any_redis)
     line.faults.append("reply lost")
     with pytest.raises(redis.ConnectionError):
-        await outbox.replay(any_redis, letter.id)
+        await replaying.replay(any_redis, letter.id)
     assert await any_redis.xlen(keys.log(0)) == 1
     await relay.step()
     back, delivery = await made(any_redis)
@@ -422,7 +448,7 @@ async def test_a_dead_log_entry_that_names_no_turn_is_replayed_all_the_same(any_
     await any_redis.xadd(keys.log(0), {"v": 1, "kind": "applause"})
     await House(any_redis).relay().step()
     [letter] = await made(any_redis)
-    assert (await outbox.replay(any_redis, letter.id)).state == "cancelled"
+    assert (await replaying.replay(any_redis, letter.id)).state == "cancelled"
     assert await any_redis.xlen(keys.log(0)) == 2
 
 
@@ -533,17 +559,18 @@ async def test_a_turn_whose_record_was_not_answered_is_asked_for_again_and_is_no
     any_redis: Any, fault: redis.RedisError
 ) -> None:
     turn = await sealed(any_redis, "crm")
-    execute, lost = any_redis.execute_command, asyncio.Event()
+    house, lost = House(any_redis), asyncio.Event()
 
-    async def lose_the_first_record(*command: Any, **options: Any) -> Any:
-        reply = await execute(*command, **options)
-        if command[:2] == ("HGETALL", keys.turn_record(turn)) and not lost.is_set():
+    async def lose_the_first_record(reads: Any) -> list[Any]:
+        answers = await read_all(any_redis, reads)
+        if not lost.is_set():
+            assert [answer.turn for answer in answers] == [turn]
             lost.set()
             raise fault
-        return reply
+        return answers
 
-    any_redis.execute_command = lose_the_first_record
-    relay = House(any_redis).relay()
+    house.turns = lose_the_first_record  # type: ignore[method-assign]
+    relay = house.relay()
     with pytest.raises(type(fault)):
         await relay.step()
     assert lost.is_set()

@@ -1,0 +1,1 @@
+"""The outbox: every delivery in Redis, shared by all partitions, with what each endpoint lets through."""
