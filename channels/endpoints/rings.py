@@ -1,0 +1,63 @@
+"""Which master keys the delivery processes have that live.
+
+What belongs here: telling it by ids, and who lacks a key. What must not be known here: the keys, what is encrypted.
+
+    lw:vault-rings    sorted set: the ids of a ring, in its order and with commas, by the ms at which a delivery process
+                      last said that it has this ring
+"""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import redis.asyncio
+from redis.exceptions import OutOfMemoryError
+
+from worker.errors import ConfigurationError
+
+RINGS = "lw:vault-rings"
+LIVES_MS = 60_000
+"""A ring that was told of within this time is one of a living process. It is told of every few seconds."""
+
+
+async def tell_ring(client: redis.asyncio.Redis, key_ids: Sequence[str]) -> None:
+    """Say that a delivery process has this ring; what was not told of for long is dropped."""
+    now_ms = await _now_ms(client)
+    pipeline = client.pipeline(transaction=False)
+    pipeline.zadd(RINGS, {",".join(key_ids): now_ms})
+    pipeline.zremrangebyscore(RINGS, "-inf", now_ms - LIVES_MS)
+    # A full server takes no word that can wait; it is told again in a few seconds.
+    with contextlib.suppress(OutOfMemoryError):
+        await pipeline.execute()
+
+
+async def living_rings(client: redis.asyncio.Redis) -> list[tuple[str, ...]]:
+    """The rings of delivery processes that live, each as the ids of its keys."""
+    now_ms = await _now_ms(client)
+    found: Any = await client.zrangebyscore(RINGS, now_ms - LIVES_MS, now_ms + LIVES_MS)
+    return [tuple(ring.decode().split(",")) for ring in found]
+
+
+def check_rings(rings: Sequence[Sequence[str]], key_ids: Sequence[str], place: str) -> None:
+    """Raise `ConfigurationError` where what the first of our keys encrypts would not be decrypted, or not by us.
+
+    `place`: where our keys are.
+    """
+    theirs = dict.fromkeys(ring[0] for ring in rings if ring[0] not in key_ids)
+    lacking = [ring for ring in rings if key_ids[0] not in ring]
+    if not (theirs or lacking):
+        return
+    fault = f"the master key {key_ids[0]} of {place} is not among those of a delivery process"
+    if not lacking:
+        fault = f"{place} lacks the master key {', '.join(theirs)}, with which a delivery process encrypts"
+    elif others := {identifier for ring in lacking for identifier in ring}:
+        fault += f", which has {', '.join(sorted(others))}"
+    raise ConfigurationError(
+        f"vault: {fault}; give all machines the same keys: copy the key file of one, name it in vault.keys_file on "
+        "each, and start the processes anew"
+    )
+
+
+async def _now_ms(client: redis.asyncio.Redis) -> int:
+    seconds, microseconds = await client.time()
+    return int(seconds) * 1000 + int(microseconds) // 1000
