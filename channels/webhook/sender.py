@@ -1,133 +1,106 @@
-"""One attempt to post a delivery to its webhook.
+"""Sends deliveries to their endpoints: a batch is prepared with few questions, then each is signed and posted.
 
-What belongs here: the request, its hard deadline, and what an answer means. What must not be known here: where
-deliveries and turns are stored, when the next attempt is made.
+What belongs here: who is asked for what, the headers of a request, and that one delivery's bad configuration fails that
+delivery only. What must not be known here: where endpoints, turns and deliveries are stored, sockets, when the next
+attempt is made.
 
-The bytes that are signed are the bytes that are sent; timestamp and signature are fresh on each attempt, the id is the
-delivery's own. The deadline holds for everything from the lookup of the name to the end of the body.
+The bytes that are signed are the bytes that are sent; timestamp and signature are fresh on each attempt, and of the
+endpoint's keys those sign that count at that moment, or did just before. The id is the delivery's own.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-import httpx
+from channels.delivery.model import Delivered, Delivery, Failed, Hopeless, Outcome, Unsent, Withdrawn
+from channels.endpoints.headers import check_headers
+from channels.endpoints.model import Endpoint
+from channels.webhook.attempt import Attempts
+from channels.webhook.signature import TOLERANCE_S, signed_headers
+from worker.errors import ConfigurationError, LocalProtocolError, NewerRecord, StoreUnavailable
 
-from channels.delivery.model import Deferred, Delivered, Delivery, Outcome, Rejected, Unsent
-from channels.webhook.payload import TurnEnd, render
-from channels.webhook.signature import signed_headers
-from worker.errors import ConfigurationError
-from worker.http import HTTP_FAULTS, address_of, classify, read_start, retry_after_s
+Found = Endpoint | Withdrawn | Failed
+Find = Callable[[Sequence[str]], Awaitable[Sequence[Found]]]
+"""Endpoints of destinations, in their order."""
 
-MAX_BODY_BYTES = 65536
+Bodies = Callable[[Sequence[tuple[Delivery, bool]]], Awaitable[Sequence[bytes | Hopeless | Unsent]]]
+"""What deliveries tell, in their order; True: in full."""
 
-# The status has decided; the rest of the answer is read only so that the connection can be used again.
-_BODY_GRACE_S = 1.0
+_NEWER_S = 5.0
+"""For so long a delivery that only a newer release can read is left to others."""
 
-_TRY_AGAIN = frozenset({408, 425, 429})
-_HOPELESS = frozenset({"invalid_url", "bad_header", "bad_redirect"})
-"""Faults that only a person can mend. All others may pass: certificates are renewed, and proxies come back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where a delivery goes. `keys`: signing keys, newest first. `headers`: what the subscriber wants added."""
-
-    url: str = field(repr=False)
-    keys: tuple[bytes, ...] = field(repr=False)
-    headers: dict[str, str] = field(repr=False)
+_CLOCKS_APART_MS = TOLERANCE_S * 1000
+"""The end of a key is set by the store's clock and judged by ours. A key signs so much longer, so that none ends early:
+no receiver takes a request of a clock that is further ahead. An overlap of 0, after a leak, removes the key itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
-    """What a delivery tells: the end of a turn, and when it was (UTC milliseconds)."""
+class Parcel:
+    """A delivery made ready: where it goes, and its body."""
 
-    at_ms: int
-    end: TurnEnd
+    endpoint: Endpoint
+    body: bytes = field(repr=False)
 
 
 class WebhookSender:
-    """Sends deliveries, each within `deadline_s` seconds.
+    """Sends deliveries. `clock`: unix seconds, as receivers count them."""
 
-    `target`: where a destination is; raises `ConfigurationError`, and OSError for a file that it cannot use just now.
-    `sealed`: reads a turn's end; None when it is not known any more. `clock`: unix seconds, as receivers count them.
-    """
-
-    def __init__(
-        self,
-        client: httpx.AsyncClient,
-        *,
-        deadline_s: float,
-        target: Callable[[str], Target],
-        sealed: Callable[[str], Awaitable[Sealed | None]],
-        clock: Callable[[], float],
-    ) -> None:
-        self._client = client
-        self._deadline_s = deadline_s
-        self._target = target
-        self._sealed = sealed
+    def __init__(self, attempts: Attempts, *, find: Find, bodies: Bodies, clock: Callable[[], float]) -> None:
+        self._attempts = attempts
+        self._find = find
+        self._bodies = bodies
         self._clock = clock
 
-    async def send(self, delivery: Delivery, lease_ends: float) -> Outcome | Unsent:
-        """Make one attempt, unless the rest of the lease is shorter than the deadline.
+    async def prepare(self, batch: Sequence[Delivery]) -> Sequence[Parcel | Outcome | Unsent]:
+        """What to send for each delivery, in order, or why nothing can be."""
+        try:
+            return await self._prepared(batch)
+        except StoreUnavailable as error:
+            unsent = Unsent(str(error))
+        except NewerRecord:
+            unsent = Unsent("what it tells was written by a newer release: left to a process of that release", _NEWER_S)
+        return [unsent] * len(batch)
 
-        `lease_ends`: by the loop's clock. Raises only what reading the turn raises.
+    async def _prepared(self, batch: Sequence[Delivery]) -> Sequence[Parcel | Outcome | Unsent]:
+        names = list(dict.fromkeys(delivery.destination for delivery in batch))
+        found = dict(zip(names, await self._find(names), strict=True))
+        targets = [found[delivery.destination] for delivery in batch]
+        asked = [(each, to.full) for each, to in zip(batch, targets, strict=True) if isinstance(to, Endpoint)]
+        bodies = iter(await self._bodies(asked) if asked else ())
+        return [_parcel(to, next(bodies)) if isinstance(to, Endpoint) else to for to in targets]
+
+    async def send(self, delivery: Delivery, prepared: Parcel, lease_ends: float) -> Delivered | Failed | Unsent:
+        """Make one attempt, unless the rest of the lease is shorter than it may last.
+
+        `lease_ends`: by the loop's clock.
         """
-        try:
-            target = self._target(delivery.destination)
-        except ConfigurationError as error:
-            return Rejected("unknown_destination", str(error), "no")
-        except OSError as error:
-            return Deferred(None, "cannot_sign", str(error), "no")
-        sealed = await self._sealed(delivery.turn)
-        if sealed is None:
-            return Rejected("turn_expired", f"turn {delivery.turn} is not stored any more", "no")
-        body = render(delivery.event_type, sealed.at_ms, sealed.end)
-        if lease_ends - asyncio.get_running_loop().time() <= self._deadline_s:
+        endpoint = prepared.endpoint
+        if lease_ends - asyncio.get_running_loop().time() <= endpoint.timeout_s:
             return Unsent("the rest of the lease is shorter than an attempt may last")
-        headers = httpx.Headers(target.headers)
-        headers["content-type"] = "application/json"
-        headers.update(signed_headers(target.keys, delivery.id, int(self._clock()), body))
-        return await self._post(target.url, headers, body)
-
-    async def _post(self, url: str, headers: httpx.Headers, body: bytes) -> Outcome:
-        outcome: Outcome | None = None
-        limit = asyncio.timeout(self._deadline_s)
+        now = self._clock()
+        now_ms = int(now * 1000)
         try:
-            async with limit, self._client.stream("POST", url, headers=headers, content=body) as response:
-                outcome = meaning_of(response)
-                await read_start(response.aiter_raw(), MAX_BODY_BYTES, _BODY_GRACE_S)
-        except HTTP_FAULTS as error:
-            if outcome is not None:
-                return outcome
-            if limit.expired():
-                message = f"{address_of(httpx.URL(url))} gave no answer within {self._deadline_s:g} s"
-                return Deferred(None, "timeout", message, "perhaps")
-            fault = classify(error)
-            if fault.code in _HOPELESS:
-                return Rejected(fault.code, fault.message, fault.sent)
-            return Deferred(None, fault.code, fault.message, fault.sent)
-        return outcome
+            headers = {**own_headers(endpoint.headers), "content-type": "application/json"}
+            headers |= signed_headers(endpoint.keys, delivery.id, int(now), prepared.body, now_ms - _CLOCKS_APART_MS)
+        except ConfigurationError as error:
+            return Failed("permanent", "bad_header", str(error), "no")
+        except LocalProtocolError as error:
+            return Failed("ours", "cannot_sign", str(error), "no")
+        headers |= {"user-agent": "lastword", "accept-encoding": "identity"}
+        return await self._attempts.post(endpoint, headers, prepared.body)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._attempts.close()
 
 
-def meaning_of(response: httpx.Response) -> Outcome:
-    """What an answer says about its delivery, by its status alone."""
-    status, at = response.status_code, address_of(response.request.url)
-    code, message = f"http_{status}", f"{at} answered {status}"
-    if 200 <= status < 300:
-        return Delivered(status)
-    if 300 <= status < 400:
-        return Rejected("redirect", f"{message}, a redirect {_to(response)}; give the URL that answers itself")
-    if status in _TRY_AGAIN or status >= 500:
-        return Deferred(retry_after_s(response.headers), code, message, "yes")
-    if status == 410:
-        message += ": the receiver is gone for good; remove it from the subscribers"
-    return Rejected(code, message)
+def _parcel(endpoint: Endpoint, body: bytes | Hopeless | Unsent) -> Parcel | Hopeless | Unsent:
+    return Parcel(endpoint, body) if isinstance(body, bytes) else body
 
 
-def _to(response: httpx.Response) -> str:
-    location = response.headers.get("location", "")
-    try:
-        return f"to {address_of(response.request.url.join(location))}" if location else "to nowhere"
-    except httpx.InvalidURL:
-        return "to an address that cannot be read"
+@lru_cache(1024)
+def own_headers(headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """An endpoint's own headers, with names in lower case. Raises `ConfigurationError`, which never repeats a value."""
+    check_headers("headers", dict(headers))
+    return {name.lower(): value for name, value in headers}

@@ -18,7 +18,7 @@ from worker.errors import ConfigurationError
     ],
 )
 def test_a_url_that_can_be_posted_to_is_given_back_unchanged(url: str) -> None:
-    assert check_url("subscribers.crm.url", url) == url
+    assert check_url("endpoints.crm.url", url) == url
 
 
 @pytest.mark.requirement("webhook:address:refused")
@@ -49,9 +49,9 @@ def test_a_url_that_can_be_posted_to_is_given_back_unchanged(url: str) -> None:
 )
 def test_a_url_that_cannot_be_posted_to_is_refused_with_field_value_and_fix(url: str, why: str, fix: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        check_url("subscribers.crm.url", url)
+        check_url("endpoints.crm.url", url)
     message = str(caught.value)
-    assert message.startswith("subscribers.crm.url ")
+    assert message.startswith("endpoints.crm.url ")
     assert why in message
     assert fix in message
 
