@@ -1,7 +1,7 @@
-"""The relay: reads a partition's output log in order and makes deliveries of it.
+"""The relay: reads a partition's output log in order and has deliveries made of it.
 
-What belongs here: which entries become deliveries, and to whom. What must not be known here: Redis, senders, what a
-delivery says: it refers to the turn, and its sender renders it.
+What belongs here: the lease, the cursor, what is put aside. What must not be known here: Redis, senders, who gets what
+(`channels.addressing` knows that).
 
 The relay of one process holds a lease on the log, reads from the cursor that is stored beside it, and moves the cursor
 in the step that inserts the deliveries and trims the log. So a crash anywhere repeats a step that changes nothing, and
@@ -9,20 +9,21 @@ a relay that lost its lease changes nothing at all. What a newer release wrote, 
 put aside in that step, for as long as it takes: the relays of every process look there now and then, and the first that
 can read it makes its deliveries, whoever has the log. A turn ends once: a server that forgot an end after it was told
 gives the next one the same delivery ids. An entry that cannot be read, or whose turn cannot, becomes a dead letter with
-its reason, and the cursor moves on.
+its reason, and the cursor moves on. However many deliveries there are, a step stores a portion of them and renews the
+lease before the next.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from channels import metrics
-from channels.delivery.model import Delivery, well_formed
+from channels.addressing import Addressing
 from channels.loops import keep_going
-from channels.outbox import Outbox, RelayFenced
+from channels.outbox.log import RelayFenced, RelayLog
+from channels.portions import Portion, portions
 from worker import ids
-from worker.errors import NewerRecord
-from worker.observability import fault, info, warn
-from worker.store.log import Aside, Entry, LogEntry, Newer, Unreadable
+from worker.observability import info, warn
+from worker.store.log import Aside, Entry, LogEntry
 from worker.store.repeat import is_unanswered
 
 LEASE_S = 8.0
@@ -44,24 +45,23 @@ ReadAside = Callable[[str, int], Awaitable[list[Aside]]]
 class Relay:
     """The relay of one partition in one process.
 
-    `destinations`: where the outcome of a turn goes, by the turn's id; None when the turn is not known any more.
-    `wake`: says that something is due.
+    `addressing`: makes the deliveries. `wake`: says that something is due.
     """
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: RelayLog,
         *,
         read: ReadLog,
         read_aside: ReadAside,
-        destinations: Callable[[str], Awaitable[Sequence[str] | None]],
+        addressing: Addressing,
         wake: Callable[[], Awaitable[None]],
     ) -> None:
         self._outbox = outbox
         self._read = read
         self._read_aside = read_aside
         self._look_aside_at = 0.0
-        self._destinations = destinations
+        self._addressing = addressing
         self._wake = wake
         self._nonce = ids.new_nonce()
 
@@ -90,39 +90,48 @@ class Relay:
         entries = await self._read(place.cursor, _BATCH, round(BLOCK_S * 1000))
         if not entries:
             return 0.0
-        deliveries: list[Delivery] = []
-        aside: list[str] = []
-        for entry in entries:
-            try:
-                deliveries += await self._made_of(entry, place.now_ms)
-            except NewerRecord:
-                aside.append(entry.id)
-        try:
-            inserted = await self._outbox.insert(self._nonce, place.cursor, entries[-1].id, deliveries, aside)
-        except RelayFenced:
-            warn("relay_fenced", partition=self._outbox.partition)
-            return _RETRY_S
-        for place_in_log in aside:
-            warn("log_entry_left_to_newer_release", partition=self._outbox.partition, entry=place_in_log)
-        for entry in entries:
-            metrics.relayed("newer" if entry.id in aside else _kind(entry))
-        await self._told(inserted)
+        made = await self._addressing.made_of(entries, place.now_ms)
+        start = place.cursor
+        for number, portion in enumerate(portions(entries[: len(made)], made, start)):
+            if not await self._inserted(start, portion, renews=number > 0):
+                warn("relay_fenced", partition=self._outbox.partition)
+                return _RETRY_S
+            start = portion.end
         return 0.0
+
+    async def _inserted(self, start: str, portion: Portion, *, renews: bool) -> bool:
+        """Store a portion; whether the log was still ours."""
+        if renews and await self._outbox.take_log(self._nonce, LEASE_S) is None:
+            return False
+        try:
+            inserted = await self._outbox.insert(
+                self._nonce, start, portion.end, portion.deliveries, aside=portion.aside, contents=portion.contents
+            )
+        except RelayFenced:
+            return False
+        for place_in_log in portion.aside:
+            warn("log_entry_left_to_newer_release", partition=self._outbox.partition, entry=place_in_log)
+        for entry in portion.entries:
+            metrics.relayed("newer" if entry.id in portion.aside else _kind(entry))
+        await self._told(inserted)
+        return True
 
     async def _readmit(self) -> None:
         """Make the deliveries of what was put aside and can be read here."""
         after = "0-0"
         while lying := await self._read_aside(after, _BATCH):
-            after = lying[-1].id
-            for each in lying:
-                try:
-                    deliveries = await self._made_of(each.entry, each.now_ms)
-                except NewerRecord:
+            each_made = await self._addressing.made_of([each.entry for each in lying], lying[-1].now_ms)
+            for each, of_each in zip(lying, each_made, strict=False):  # the others come with the next look
+                after = each.id
+                if of_each is None:
                     continue
-                made = await self._outbox.readmit(each.id, deliveries)
+                for portion in portions([each.entry], [of_each], ""):
+                    made = await self._outbox.readmit(
+                        each.id, portion.deliveries, contents=portion.contents, more_follow=not portion.entries
+                    )
+                    await self._told(made)
                 info("log_entry_readmitted", partition=self._outbox.partition, entry=each.entry.id)
                 metrics.relayed(_kind(each.entry))
-                await self._told(made)
 
     async def _told(self, made: int) -> None:
         metrics.made(made)
@@ -130,66 +139,6 @@ class Relay:
             info("deliveries_made", partition=self._outbox.partition, count=made)
             await self._wake()
 
-    async def _made_of(self, entry: Entry, now_ms: int) -> list[Delivery]:
-        """Raises `NewerRecord` for what is to be put aside."""
-        if isinstance(entry, Newer):
-            raise NewerRecord(f"log entry {entry.id} has version {entry.version}")
-        if isinstance(entry, Unreadable):
-            return [self._dead_letter(entry.id, "unreadable_entry", entry.why, now_ms)]
-        event_type = event_of(entry)
-        if event_type is None:
-            return []
-        try:
-            destinations = await self._destinations(entry.turn)
-            why = "its turn is not stored any more"
-        except Exception as error:
-            if is_unanswered(error) or isinstance(error, NewerRecord):
-                raise
-            # One entry must not stop all that come after it.
-            fault("log_entry_unusable", error, turn=entry.turn)
-            destinations, why = None, f"the record of its turn cannot be read: {type(error).__name__}"
-        if destinations is None:
-            return [self._dead_letter(entry.id, "unusable_turn", why, now_ms, turn=entry.turn, event_type=event_type)]
-        # The ids of a log never go back, so after the clock was put back its entries bear the time that was.
-        at_ms = min(entry.at_ms, now_ms)
-        return [
-            Delivery(
-                id=ids.delivery_of(self._outbox.partition, ids.end_of(entry.turn), destination),
-                event_id=entry.event_id,
-                turn=entry.turn,
-                event_type=event_type,
-                destination=destination,
-                created_ms=at_ms,
-                due_ms=at_ms,
-            )
-            for destination in dict.fromkeys(map(well_formed, destinations))
-        ]
-
-    def _dead_letter(  # noqa: PLR0913 - what is known of an entry
-        self, place: str, code: str, why: str, now_ms: int, *, turn: str = "", event_type: str = "unknown"
-    ) -> Delivery:
-        warn("log_entry_dead", partition=self._outbox.partition, entry=place, code=code)
-        return Delivery(
-            id=ids.delivery_of(self._outbox.partition, place, ""),
-            event_id=place,
-            turn=turn,
-            event_type=event_type,
-            destination="",
-            created_ms=int(place.partition("-")[0]),
-            due_ms=0,
-            state="dead",
-            ended_ms=now_ms,
-            code=code,
-            message=f"log entry {place}: {why}",
-        )
-
 
 def _kind(entry: Entry) -> str:
     return entry.kind if isinstance(entry, LogEntry) else "unreadable"
-
-
-def event_of(entry: LogEntry) -> str | None:
-    """The type of the event that is delivered for an entry, or None: every outcome but `merged` is delivered."""
-    if entry.kind != "seal" or entry.outcome == "merged":
-        return None
-    return f"turn.{entry.outcome}"

@@ -63,6 +63,38 @@ class InterruptBarred(LastwordError):
 class IdempotencyConflict(LastwordError):
     """The idempotency key stands for another message. Names the key and the turn that it stands for."""
 
+    def __init__(self, message: str, turn: str) -> None:
+        super().__init__(message)
+        self.turn = turn
+
+
+class QuotaSpent(LastwordError):
+    """As many turns as the quota allows were taken of late. Nothing was stored. `wait_s`: until one more is taken."""
+
+    def __init__(self, quota: "Quota", wait_s: float) -> None:
+        super().__init__(
+            f"quota {quota.name}: {quota.most} turns were taken within {quota.window_s:g} s, and nothing was stored: "
+            f"submit it again in {wait_s:.1f} s"
+        )
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """At most `most` turns are taken under `name` within any `window_s` seconds. What is refused counts nothing."""
+
+    name: str
+    most: int
+    window_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms a turn is taken. `key_s`: how long its idempotency key stands. `quota` None: any number is."""
+
+    key_s: int = IDEMPOTENCY_S
+    quota: Quota | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
@@ -90,6 +122,7 @@ class NewTurn:
     on_busy: OnBusy = "queue"
     interrupts: str | None = None
     replay_of: str | None = None
+    terms: Terms = Terms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +147,8 @@ async def submit(  # noqa: PLR0913 - a message and the limits of its store
     """Store a message as a turn; when this returns, it is on disk. `partitions`: as fixed by `ensure_meta`.
 
     While Redis does not answer, the same submit is repeated for `patience_s` seconds; it can happen only once.
-    `retention_s`: how long a turn is kept that it interrupts. Raises `IdempotencyConflict`; `SessionBusy`;
-    `InterruptBarred`; `StoreFull` at maxmemory or with `log_cap` entries unread; `StoreUnavailable`.
+    `retention_s`: how long a turn is kept that it interrupts. Raises `IdempotencyConflict`; `QuotaSpent`;
+    `SessionBusy`; `InterruptBarred`; `StoreFull` at maxmemory or with `log_cap` entries unread; `StoreUnavailable`.
     """
     partition = ids.partition_of_session(new.session, partitions)
     if ids.partition_of(new.turn) != partition:
@@ -145,10 +178,13 @@ def _keys(new: NewTurn, partition: int, partitions: int) -> list[str]:
     ]
     if new.idempotency_key is not None:
         names.append(keys.idempotency(new.idempotency_key, partitions))
+    if new.terms.quota is not None:
+        names.append(keys.quota(new.terms.quota.name, partitions))
     return names
 
 
 def _arguments(new: NewTurn, log_cap: int, retention_s: int) -> list[str | bytes | int]:
+    quota = new.terms.quota
     record: dict[str, str | bytes | int] = {
         "v": RECORD_VERSION,
         "message": new.message.encode(),
@@ -169,7 +205,7 @@ def _arguments(new: NewTurn, log_cap: int, retention_s: int) -> list[str | bytes
         round(new.watch_s * 1000),
         log_cap,
         _fingerprint(new),
-        IDEMPOTENCY_S,
+        0 if new.idempotency_key is None else new.terms.key_s,
         new.on_busy,
         keys.beginning(keys.partition_of_turn(new.turn)),
         RECORD_VERSION,
@@ -177,6 +213,8 @@ def _arguments(new: NewTurn, log_cap: int, retention_s: int) -> list[str | bytes
         retention_s,
         end_of(INTERRUPTED),
         new.interrupts or "",
+        0 if quota is None else quota.most,
+        0 if quota is None else round(quota.window_s * 1000),
         *(part for pair in record.items() for part in pair),
     ]
 
@@ -205,7 +243,10 @@ def _read(reply: list[bytes], new: NewTurn, log_cap: int) -> Submitted:
                 f"idempotency_key {new.idempotency_key!r} stands for another message, that of {turn.decode()}: use a "
                 "key of its own for each message"
             )
-            raise IdempotencyConflict(message)
+            raise IdempotencyConflict(message, turn.decode())
+        case [b"SPENT", wait_ms]:
+            assert new.terms.quota is not None, "a quota was told of that nobody asked for"
+            raise QuotaSpent(new.terms.quota, int(wait_ms) / 1000)
         case [b"FULL", *_]:
             raise StoreFull(
                 f"the output log holds {log_cap} entries that no relay has read: start the delivery processes"

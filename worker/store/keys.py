@@ -27,6 +27,7 @@ What belongs here: names and their hash tags. What must not be known here: what 
     lw:{pNN}:log-aside           stream: entries of the log that a newer release wrote, until one of it has read them;
                                  the first word of each is `aside:place`: its place in the log
     lw:{pNN}:idem:<key>          hash: what an idempotency key stands for
+    lw:{pNN}:quota:<name>        sorted set: turn taken under this name of late, the ms of its submit
     lw:{pNN}:ended:<outcome>     sorted set: turn that ended so, the ms of its seal
     lw:processes                 sorted set: a process that lives, the ms at which it is taken for gone
     lw:process:<process>         hash: what a process last told of itself
@@ -35,7 +36,7 @@ What belongs here: names and their hash tags. What must not be known here: what 
     lw:health-answer:<process>   string: the number of a process's last report on providers, and its answer
 
 The braces are a Redis hash tag: all keys of a session share one. An idempotency key has the tag of its own text, since
-it must be found again whatever session the repeated message is given.
+it must be found again whatever session the repeated message is given; so has a quota.
 """
 
 from worker import ids
@@ -173,6 +174,11 @@ def log_aside(partition: int) -> str:
 def idempotency(key: str, partitions: int) -> str:
     """What an idempotency key stands for."""
     return f"{_tag(ids.partition_of_session(key, partitions))}:idem:{key}"
+
+
+def quota(name: str, partitions: int) -> str:
+    """The turns that were taken under a name of late."""
+    return f"{_tag(ids.partition_of_session(name, partitions))}:quota:{name}"
 
 
 def process(process: str) -> str:

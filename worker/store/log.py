@@ -8,7 +8,7 @@ where its reader has come, in the reader's own step. What the reader cannot read
 put aside in that step, and stays there until a reader of that release has dealt with it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import redis.asyncio
@@ -16,15 +16,20 @@ import redis.asyncio
 from worker.output.events import Outcome
 from worker.store import keys
 
-LOG_VERSION = 1
-Kind = Literal["commit", "discard", "seal", "approval", "decision"]
+LOG_VERSION = 2
+"""1: what happened to turns. 2: events that bring their own content. An entry has the lowest that can hold it."""
+
+Kind = Literal["commit", "discard", "seal", "approval", "decision", "event"]
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
     """One event. `id`: its place in the log. `event_id`: the same however often the event is told.
 
-    `approval`: the one that was asked for or decided; None of other kinds.
+    `approval`: the one that was asked for or decided; None of other kinds. `out`: of a commit or a request, the id of
+    the last output that tells it; `span`: of a commit, where its text stands in that of the turn, in UTF-8 bytes; both
+    are missing where a release has written it that told nobody of calls. Of an event: `event_type`, `data` (JSON
+    object, its content), `to` (the one destination that it is for, or empty: whoever subscribes); `turn` may be empty.
     """
 
     id: str
@@ -35,6 +40,11 @@ class LogEntry:
     at_ms: int
     outcome: Outcome | None
     approval: str | None = None
+    out: str = ""
+    span: tuple[int, int] = (0, 0)
+    event_type: str = ""
+    data: bytes = field(default=b"", repr=False)
+    to: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +115,12 @@ async def behind(redis: redis.asyncio.Redis, partition: int, cursor: str) -> tup
     return entries, int(following[0][0].partition(b"-")[0]) if following else None
 
 
+def event_words(event_id: str, event_type: str, data: bytes, to: str = "", turn: str = "") -> list[str | bytes]:
+    """The words of a log entry that tells an event: what follows the id in XADD. `data`: a JSON object."""
+    entry = {"v": "2", "kind": "event", "event": event_id, "turn": turn, "call": "0", "type": event_type}
+    return [*(word for pair in entry.items() for word in pair), "data", data, "to", to]
+
+
 def _read(entry: bytes, fields: dict[bytes, bytes]) -> Entry:
     place = entry.decode()
     try:
@@ -126,6 +142,11 @@ def _read(entry: bytes, fields: dict[bytes, bytes]) -> Entry:
             at_ms=int(place.partition("-")[0]),
             outcome=outcome or None,
             approval=fields.get(b"approval", b"").decode() or None,
+            out=fields.get(b"out", b"").decode(),
+            span=(int(fields.get(b"begin", b"0")), int(fields.get(b"end", b"0"))),
+            event_type=fields.get(b"type", b"").decode(),
+            data=fields.get(b"data", b""),
+            to=fields.get(b"to", b"").decode(),
         )
     except (KeyError, ValueError) as error:
         return Unreadable(place, f"{type(error).__name__}: {error}")

@@ -29,8 +29,8 @@ RETENTION_S = 7 * 24 * 3600
 
 State = Literal["queued", "running", "parked", "sealed"]
 
-_HEAD = (
-    *("session", "state", "outcome", "reason", "failure", "correlation_id", "agent", "source", "labels"),
+HEAD = (
+    *("v", "session", "state", "outcome", "reason", "failure", "correlation_id", "agent", "source", "labels"),
     *("destinations", "created_ms", "sealed_ms", "totals", "marker", "discards", "calls", "crashes", "requester"),
     *("cancelled_by", "merged_into", "suspect", "suspect_crashes", "replay_of"),
 )
@@ -105,18 +105,29 @@ async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
     return record_of(turn, stored) if stored else None
 
 
+async def read_head(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
+    """The record of a turn with an empty `message`, or None when there is none (any more). Raises `NewerRecord`."""
+    values: Any = await redis.hmget(keys.turn_record(turn), HEAD)
+    head = head_of(turn, values)
+    if isinstance(head, NewerTurn):
+        raise head.error
+    return head
+
+
 async def read_heads(redis: redis.asyncio.Redis, turns: Sequence[str]) -> list[TurnRecord | NewerTurn]:
     """The records of these turns with an empty `message`, which is not read. Those that are no more are left out."""
     pipeline = redis.pipeline(transaction=False)
     for turn in turns:
-        pipeline.hmget(keys.turn_record(turn), ("v", *_HEAD))
-    heads: list[TurnRecord | NewerTurn] = []
-    for turn, values in zip(turns, await pipeline.execute(), strict=True):
-        told = zip(("v", *_HEAD), values, strict=True)
-        stored = {name.encode(): value for name, value in told if value is not None}
-        if stored:
-            heads.append(_newer(turn, stored) or record_of(turn, stored))
-    return heads
+        pipeline.hmget(keys.turn_record(turn), HEAD)
+    heads = (head_of(turn, values) for turn, values in zip(turns, await pipeline.execute(), strict=True))
+    return [head for head in heads if head is not None]
+
+
+def head_of(turn: str, values: Sequence[bytes | None]) -> TurnRecord | NewerTurn | None:
+    """The record of a turn whose `HEAD` was read; None: there is none."""
+    told = zip(HEAD, values, strict=True)
+    stored = {name.encode(): value for name, value in told if value is not None}
+    return (_newer(turn, stored) or record_of(turn, stored)) if stored else None
 
 
 def _newer(turn: str, stored: dict[bytes, bytes]) -> NewerTurn | None:

@@ -26,11 +26,12 @@ local expires = string.format('%.0f', turn.now + ARGV[13])
 local pending = redis.call('HGET', KEYS[4], 'pending') or ''
 redis.call('RPUSH', KEYS[2], ARGV[7])
 emit(turn, KEYS[3], 'o', '{"expires_at_ms":' .. expires .. ',' .. string.sub(ARGV[15], 2))
+local asked = string.format('%.0f-%.0f', turn.at, turn.seq)
 redis.call('HSET', KEYS[4], 'v', 1, 'pending', pending .. ' ' .. name, name .. ':tool', ARGV[10], name .. ':options',
   ARGV[11], name .. ':attempt', ARGV[12], name .. ':expires', expires, name .. ':lasts', ARGV[13], name .. ':asked',
-  string.format('%.0f-%.0f', turn.at, turn.seq))
+  asked)
 redis.call('ZADD', KEYS[5], 'LT', expires, ARGV[14])
 redis.call('ZADD', KEYS[6], expires, ARGV[8] .. name)
 redis.call('XADD', KEYS[7], '*', 'v', 1, 'kind', 'approval', 'event', ARGV[6], 'turn', ARGV[2], 'call', ARGV[3],
-  'approval', ARGV[8] .. name)
+  'approval', ARGV[8] .. name, 'out', asked)
 return done(turn, {'OK', turn.seq})

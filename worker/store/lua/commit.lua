@@ -56,6 +56,7 @@ for i = 17, 16 + carried do
       'at', string.format('%.0f', joined.at))
   end
 end
-redis.call('XADD', KEYS[7], '*', 'v', 1, 'kind', 'commit', 'event', ARGV[6], 'turn', ARGV[2], 'call', ARGV[3])
+redis.call('XADD', KEYS[7], '*', 'v', 1, 'kind', 'commit', 'event', ARGV[6], 'turn', ARGV[2], 'call', ARGV[3],
+  'out', string.format('%.0f-%.0f', turn.at, turn.seq), 'begin', ARGV[7], 'end', turn.marker)
 return done(turn, {'OK', turn.marker, turn.seq}, 'open', '', 'open_bytes', 0, 'marker', turn.marker, 'totals', ARGV[10],
   'committed', ARGV[3], 'carried', '')

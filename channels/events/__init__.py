@@ -1,0 +1,1 @@
+"""What receivers are told: the types of events, and what each of them says."""
