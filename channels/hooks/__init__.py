@@ -1,0 +1,1 @@
+"""Inbound routes: an event that another program posts starts a turn."""
