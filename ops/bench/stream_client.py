@@ -141,7 +141,9 @@ def aiohttp(wire: str, url: str) -> Read:
 
 def transport(wire: str, url: str) -> Read:
     """Lastword's HTTP client, read in the barest way."""
-    client = importlib.import_module("worker.http").open_client(connect_timeout_s=10)
+    egress = importlib.import_module("worker.network_section").EgressSettings()
+    guard = importlib.import_module("worker.guard").guard_operator(egress)
+    client = importlib.import_module("worker.http").open_client(connect_timeout_s=10, guard=guard)
     loads = _loads()
 
     async def read(model: str) -> str:

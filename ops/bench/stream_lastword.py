@@ -13,7 +13,9 @@ from worker.codecs.wires import codec_of
 from worker.engine.driver import TurnDriver
 from worker.engine.health import ProviderHealth
 from worker.engine.stream import Endpoint, attempt_events
+from worker.guard import guard_operator
 from worker.http import open_client
+from worker.network_section import EgressSettings
 from worker.output.buffer import CommitBuffer
 from worker.store.health import HealthRules
 from worker.store.lease import Grant
@@ -30,7 +32,7 @@ Attempt = Callable[[str], AsyncIterator[list[Event]]]
 
 def attempt(wire: str, url: str) -> Attempt:
     """Attempts with the codec of the wire format."""
-    client, codec = open_client(connect_timeout_s=10), codec_of(wire)
+    client, codec = open_client(connect_timeout_s=10, guard=guard_operator(EgressSettings())), codec_of(wire)
     endpoint = Endpoint("bench", f"{url}/v1", "k", {}, connect_timeout_s=10, finish_grace_s=5)
 
     def ask(model: str) -> AsyncIterator[list[Event]]:

@@ -8,9 +8,11 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ops.chaos_run import deliveries, delivery_judge
 from ops.chaos_run.broker import find_rabbitmq
 from ops.chaos_run.configuration import Options
 from ops.chaos_run.judge import judge
@@ -25,19 +27,17 @@ _SHOWN = 20
 def main() -> int:
     """Run, judge, report; 0 only if nothing was found."""
     options, as_json, keeps = _options()
+    run = _run_deliveries if options.deliveries else _run_turns
     if options.broker == "rabbitmq" and find_rabbitmq() is None:
         sys.stderr.write("ops/chaos: --broker rabbitmq needs rabbitmq-server and epmd on PATH: install them\n")
         return USAGE
     folder = Path(tempfile.mkdtemp(prefix="lastword-chaos-"))
     try:
-        outcome = asyncio.run(_run(options, folder))
-        verdict = judge(outcome.records)
-        is_clean = verdict.is_clean and not outcome.faults
-        keeps |= not is_clean
-        _tell(verdict, outcome, folder if keeps else None)
-        report = {**_report(options, verdict, outcome), "clean": is_clean}
+        report, wrong, findings = asyncio.run(run(options, folder))
+        keeps |= not report["clean"]
+        _tell(wrong, findings, folder if keeps else None)
         sys.stdout.write(json.dumps(report) + "\n" if as_json else _shown(report))
-        return CLEAN if is_clean else UNCLEAN
+        return CLEAN if report["clean"] else UNCLEAN
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.stderr.write("ops/chaos: interrupted; everything that it started has ended\n")
         return INTERRUPTED
@@ -54,7 +54,25 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _run(options: Options, folder: Path) -> Outcome:
+async def _run_turns(options: Options, folder: Path) -> tuple[dict[str, Any], list[str], list[str]]:
+    """The report, what processes did wrong, and the findings."""
+    outcome = await Stage(options, folder, _said()).run()
+    verdict = judge(outcome.records)
+    report = {**_report(options, verdict, outcome), "clean": verdict.is_clean and not outcome.faults}
+    return report, [*outcome.ended_by_itself, *outcome.faults[:_SHOWN]], verdict.findings
+
+
+async def _run_deliveries(options: Options, folder: Path) -> tuple[dict[str, Any], list[str], list[str]]:
+    """The same, of deliveries alone."""
+    told = await deliveries.run(folder, options.deliveries, options.kills, options.seed, _said())
+    verdict = delivery_judge.judge(told.turns, told.posts, told.kills)
+    figures = {**verdict.figures(), "elapsed_s": round(told.elapsed_s, 1), "own_faults": len(told.faults)}
+    report = {**figures, "seed": options.seed, "clean": verdict.is_clean and not told.faults}
+    return report, told.faults[:_SHOWN], verdict.findings
+
+
+def _said() -> Callable[[str], None]:
+    """Says on standard error what happens and when; a SIGTERM from now on ends the run."""
     started = time.monotonic()
 
     def say(words: str) -> None:
@@ -63,7 +81,7 @@ async def _run(options: Options, folder: Path) -> Outcome:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await Stage(options, folder, say).run()
+    return say
 
 
 def _options() -> tuple[Options, bool, bool]:
@@ -71,6 +89,7 @@ def _options() -> tuple[Options, bool, bool]:
         prog="ops/chaos", description="Kill and freeze what works, and judge what is delivered."
     )
     parser.add_argument("--turns", type=_count, default=300, help="messages to submit (default: 300)")
+    parser.add_argument("--deliveries", type=_count, default=0, help="kill only delivery processes, with so many to do")
     parser.add_argument("--kills", type=_count, default=40, help="kills; freezes and drains come on top (40)")
     parser.add_argument("--seed", type=int, default=1, help="of the script, the faults and the strikes (1)")
     parser.add_argument("--broker", choices=("redis", "rabbitmq"), default="redis", help="of Celery (redis)")
@@ -78,7 +97,9 @@ def _options() -> tuple[Options, bool, bool]:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on standard output")
     parser.add_argument("--keep", action="store_true", help="keep records and logs, also of a clean run")
     given = parser.parse_args()
-    options = Options(given.turns, given.kills, given.seed, given.broker, given.default_lease)
+    options = Options(
+        given.turns, given.kills, given.seed, given.broker, given.default_lease, deliveries=given.deliveries
+    )
     return options, given.json, given.keep
 
 
@@ -114,16 +135,19 @@ def _sentences(error: BaseException) -> list[str]:
     return [f"{type(error).__name__}: {error}"]
 
 
-def _tell(verdict: Verdict, outcome: Outcome, folder: Path | None) -> None:
-    for sentence in [*outcome.ended_by_itself, *outcome.faults[:_SHOWN], *verdict.findings[:_SHOWN]]:
+def _tell(wrong: Sequence[str], findings: Sequence[str], folder: Path | None) -> None:
+    for sentence in [*wrong, *findings[:_SHOWN]]:
         sys.stderr.write(f"ops/chaos: {sentence}\n")
     if folder is not None:
-        sys.stderr.write(f"ops/chaos: {len(verdict.findings)} findings; records and logs are kept in {folder}\n")
+        sys.stderr.write(f"ops/chaos: {len(findings)} findings; records and logs are kept in {folder}\n")
 
 
 def _shown(report: dict[str, Any]) -> str:
     lines = [f"{name.replace('_', ' '):<24}{value!s:>10}" for name, value in report.items() if name != "clean"]
-    end = "clean: each turn's end came, once, with the text of its completed calls" if report["clean"] else "NOT clean"
+    right = "each turn's end came, once, with the text of its completed calls"
+    if "deliveries" in report:
+        right = "each delivery was taken, under one id, and again only where a kill explains it"
+    end = f"clean: {right}" if report["clean"] else "NOT clean"
     return "\n".join([*lines, end, ""])
 
 

@@ -51,7 +51,10 @@ drain_s = 0.2
 stop_s = 2
 requests_per_minute = 100000
 
-[subscribers.receiver]
+[egress]
+allow = ["127.0.0.0/8", "::1/128"]
+
+[endpoints.receiver]
 url = "{hook}"
 secret = "{secret}"
 """
@@ -59,13 +62,17 @@ secret = "{secret}"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for. `broker`: redis or rabbitmq. `has_default_lease`: the product's own, else a short one."""
+    """What was asked for. `broker`: redis or rabbitmq. `has_default_lease`: the product's own, else a short one.
+
+    `deliveries`: so many of them alone, without turns that run; 0: a run of turns.
+    """
 
     messages: int
     kills: int
     seed: int
     broker: str
     has_default_lease: bool
+    deliveries: int = 0
 
 
 def settings_text(options: Options, provider: str, hook: str, secret: str, folder: Path) -> str:

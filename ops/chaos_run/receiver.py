@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Receiver:
         self._hang_s = hang_s
         self._posts = 0
         self._seen: Counter[str] = Counter()
+        self._ends: deque[tuple[float, str]] = deque(maxlen=10_000)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -57,6 +58,12 @@ class Receiver:
         finally:
             await runner.cleanup()
 
+    def lately(self, process: str, within_s: float) -> int:
+        """How many POSTs of a process are open, or have ended within so many seconds."""
+        since = self._clock() - within_s
+        ended = sum(by == process and at >= since for at, by in self._ends)
+        return ended + sum(by == process for by in self.open.values())
+
     async def _hook(self, request: web.Request) -> web.StreamResponse:
         self._posts += 1
         number, came = self._posts, self._clock()
@@ -71,6 +78,7 @@ class Receiver:
         finally:
             del self.open[number]
             self.last_at = self._clock()
+            self._ends.append((self.last_at, process))
             line["acknowledged"] = line["status"] == 204
             if line["acknowledged"]:
                 self.acknowledged.add(line["body"]["data"]["labels"].get("message", ""))

@@ -24,7 +24,7 @@ from time import monotonic
 
 import redis.asyncio
 
-from channels.deliverer import lease_for
+from channels.delivery.lane import lease_for
 from channels.rehearsal.server import StandIn
 from channels.settings import Settings, load_settings
 from ops.chaos_run.broker import RabbitMQ, find_rabbitmq

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,7 +23,7 @@ from ops.chaos_run.story import TOOLS, WIRES
 HEADER = "x-chaos-process"
 HEADER_SETTINGS = (
     *(f"LASTWORD_PROVIDERS__{wire.upper()}__HEADERS" for wire in WIRES),
-    "LASTWORD_SUBSCRIBERS__RECEIVER__HEADERS",
+    "LASTWORD_ENDPOINTS__RECEIVER__HEADERS",
 )
 _PAUSE_S = 0.2
 _LOAD_LIMIT_S = 120.0
@@ -54,14 +54,24 @@ class Server(EmbeddedServer):
 class Worker:
     """One place of the Procfile: a process that is started again whenever it dies.
 
-    `kind`: `turns`, `delivery` or `web`; the last one listens on `port`.
+    `kind`: `turns`, `delivery` or `web`; the last one listens on `port`. `headers`: the settings that make its peers
+    hear its name.
     """
 
-    def __init__(self, kind: str, number: int, folder: Path, environment: Mapping[str, str], port: int = 0) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - what a process is started with
+        self,
+        kind: str,
+        number: int,
+        folder: Path,
+        environment: Mapping[str, str],
+        port: int = 0,
+        headers: Sequence[str] = HEADER_SETTINGS,
+    ) -> None:
         self.kind = kind
         self.lives = 0
         self.ended_by_itself: list[str] = []
         self._port = port
+        self._headers = headers
         self._place = f"{kind}-{number}"
         self._folder = folder
         self._environment = environment
@@ -137,7 +147,7 @@ class Worker:
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
-                env={**self._environment, **dict.fromkeys(HEADER_SETTINGS, header), "CHAOS_PROCESS": self.name},
+                env={**self._environment, **dict.fromkeys(self._headers, header), "CHAOS_PROCESS": self.name},
                 start_new_session=True,  # Ctrl-C is for the run alone, which ends what it started
                 preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )

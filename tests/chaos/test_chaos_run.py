@@ -154,3 +154,25 @@ def test_wrong_usage_is_told_with_its_fix(tmp_path: Path, arguments: list[str], 
     assert run.returncode == 2
     assert said in run.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.process
+@pytest.mark.timeout(PATIENCE_S)
+@pytest.mark.requirement("chaos:deliveries:clean")
+def test_no_delivery_is_lost_while_their_processes_are_killed(tmp_path: Path) -> None:
+    command = [*CHAOS, "--deliveries", "300", "--kills", "6", "--seed", "5", "--json"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["clean"] is True
+    assert (report["delivered"], report["lost"], report["unexplained_duplicates"]) == (300, 0, 0)
+    assert report["kills"] >= 3
+    assert not processes_of(tmp_path)
