@@ -17,10 +17,15 @@ from pathlib import Path
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from channels.settings import Settings
+from channels.endpoints.vault import Sealed, Vault, check_stored
+from channels.kept_secrets import openness
+from channels.settings import SECRET_FILE, Settings
+from channels.vault_section import KEYS_FILE, OF_ALL
 from worker.app import make_app
 from worker.codecs.messages import Request, UserMessage
 from worker.codecs.wires import codec_of
+from worker.errors import ConfigurationError
+from worker.guard import Guard, guard_operator
 from worker.http import HTTP_FAULTS, classify, open_client, read_start
 from worker.sections import ProviderSettings
 from worker.sources import nearest
@@ -130,15 +135,41 @@ def check_secret(settings: Settings) -> list[Check]:
     """Whether processes that share a Redis, and so may run on several machines, sign with one secret."""
     if settings.redis_url is None or settings.delivery.secret is not None:
         return []
-    bare = sorted(name for name, subscriber in settings.subscribers.items() if subscriber.secret is None)
+    bare = sorted(name for name, endpoint in settings.endpoints.items() if endpoint.secret is None)
     who = ", ".join([*bare, "plain URLs"])
     finding = f"what goes to {who} is signed with a secret that each machine makes for itself in data_dir"
     return [Check("webhook secret", True, finding, "on several machines set delivery.secret to the same on each")]
 
 
+def check_vault(settings: Settings) -> list[Check]:
+    """Whether processes that share a Redis, and so may run on several machines, encrypt with one key."""
+    if settings.redis_url is None or settings.vault.keys:
+        return []
+    finding = "secrets of stored endpoints are encrypted with a key that each machine makes for itself in data_dir"
+    fix = f"on several machines copy {KEYS_FILE} of the first one, and name it in vault.keys_file on each"
+    return [Check("vault", True, finding, fix)]
+
+
+def check_secret_files(settings: Settings) -> list[Check]:
+    """Whether files that hold secrets can be read, or changed, by others than their owner."""
+    made = [openness(settings.data_dir / name) for name in (SECRET_FILE, KEYS_FILE)]
+    named = [] if settings.vault.keys_file is None else [openness(settings.vault.keys_file, OF_ALL)]
+    faults = [fault.partition(": ") for fault in (*made, *named) if fault]
+    return [Check("secret file", False, finding, fix) for finding, _, fix in faults]
+
+
+def check_sealed(vault: Vault, stored: Sequence[Sealed]) -> list[Check]:
+    """Whether the secrets that are stored can be decrypted."""
+    try:
+        check_stored(vault, stored)
+    except ConfigurationError as error:
+        return [Check("vault", False, finding, f"see {vault.place}") for finding in str(error).splitlines()]
+    return [Check("vault", True, f"{len(stored)} stored secrets can be decrypted")]
+
+
 async def check_tools(settings: Settings) -> list[Check]:
     """Whether the tools of packages and MCP servers can be had."""
-    shelf = ToolShelf(settings.mcp, settings.tools)
+    shelf = ToolShelf(settings.mcp, settings.tools, guard_operator(settings.egress))
     try:
         shown = await shelf.everything()
     finally:
@@ -153,11 +184,11 @@ async def check_providers(settings: Settings) -> list[Check]:
     if not settings.providers:
         fix = "set LASTWORD_PROVIDERS__MAIN__BASE_URL and LASTWORD_PROVIDERS__MAIN__MODEL, or [providers.main]"
         return [Check("providers", False, "none is set", fix)]
-    checks = []
+    checks, guard = [], guard_operator(settings.egress)
     for name, provider in settings.providers.items():
         asked = [agent.model or provider.model for agent in settings.agents.values() if agent.provider == name]
         models = sorted({model for model in [*asked, provider.model] if model})
-        checks.append(await _check_provider(name, provider, models))
+        checks.append(await _check_provider(name, provider, models, guard))
     return checks
 
 
@@ -183,7 +214,7 @@ async def check_provider_health(client: redis.asyncio.Redis, settings: Settings)
     ]
 
 
-async def _check_provider(name: str, provider: ProviderSettings, models: Sequence[str]) -> Check:
+async def _check_provider(name: str, provider: ProviderSettings, models: Sequence[str], guard: Guard) -> Check:
     title, url = f"provider {name}", f"{provider.base_url}/models"
     codec = codec_of(provider.wire)
     question = codec.encode(Request("", (UserMessage("?"),)))
@@ -194,7 +225,7 @@ async def _check_provider(name: str, provider: ProviderSettings, models: Sequenc
     try:
         async with (
             asyncio.timeout(_PROVIDER_LIMIT_S),
-            open_client(connect_timeout_s=provider.connect_timeout_s) as client,
+            open_client(connect_timeout_s=provider.connect_timeout_s, guard=guard) as client,
             client.stream("GET", url, headers=headers) as response,
         ):
             status = response.status_code

@@ -6,6 +6,7 @@ Each sample of a process gets the labels `role` and `process`; the state of the 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import redis.asyncio
@@ -17,13 +18,15 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 
 from channels.settings import Settings
-from channels.survey import DeliveriesSurvey, Survey, look
+from channels.survey import DeliveriesSurvey, LogSurvey, Survey, look
 from worker.metrics import REGISTRY
 from worker.observability import warn
 from worker.store import processes
 
 _KINDS = ("counter", "gauge", "histogram")
 """What a figure of ours may be."""
+
+_MOST_LABELS = 100
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -87,7 +90,7 @@ def _labelled(sample: Sample, role: str, process: str) -> Sample:
 
 def state(survey: Survey) -> Iterator[Metric]:
     """What the store, the broker and the processes are like now."""
-    turns, deliveries = survey.turns, survey.deliveries
+    turns = survey.turns
     yield _by("turns", "Turns that have not ended, of the oldest some thousand.", "state", survey.states())
     yield _one("turns_unsealed", "Turns that have not ended.", sum(each.unsealed for each in turns))
     yield _one("turns_waiting", "Turns that a process should drive and none does.", sum(each.waiting for each in turns))
@@ -100,7 +103,8 @@ def state(survey: Survey) -> Iterator[Metric]:
     yield _one("due", "Sessions and approvals at which someone should look now.", sum(each.due for each in turns))
     yield _one("due_oldest_seconds", "How late the first of them is.", max(each.due_oldest_s for each in turns))
     yield _one("approvals_waiting", "Tool calls that wait for a person.", sum(each.approvals for each in turns))
-    yield from _of_deliveries(deliveries)
+    yield from _of_deliveries(survey.deliveries)
+    yield from _of_logs(survey.logs)
     roles = sorted({each.told.role for each in survey.processes} | {"turns", "delivery"})
     living = {role: len(survey.living(role)) for role in roles}
     yield _by("processes", "Processes that live.", "role", living)
@@ -114,25 +118,40 @@ def state(survey: Survey) -> Iterator[Metric]:
     yield _one("redis_persists", "1: Redis writes its append-only file.", int(survey.redis.persists))
 
 
-def _of_deliveries(deliveries: Sequence[DeliveriesSurvey]) -> Iterator[Metric]:
-    yield _one("deliveries_open", "Deliveries that have not ended.", sum(each.open for each in deliveries))
-    yield _one("deliveries_due", "Deliveries to be attempted now.", sum(each.due for each in deliveries))
-    yield _one(
-        "deliveries_due_oldest_seconds",
-        "How late the first of them is.",
-        max(each.due_oldest_s for each in deliveries),
-    )
-    yield _one("dead_letters", "Deliveries that were given up and are stored.", sum(each.dead for each in deliveries))
-    yield _one("log_entries", "Entries of the output log.", sum(each.log_entries for each in deliveries))
+def _of_deliveries(deliveries: DeliveriesSurvey) -> Iterator[Metric]:
+    states: dict[str, float] = {"queued": 0, "waiting": 0, "in_flight": 0, "held": 0}
+    states.update(deliveries.by_state.items())
+    yield _by("deliveries", "Deliveries that have not ended.", "state", states)
+    yield _by("deliveries_held", "Those that are held, by endpoint.", "endpoint", _largest(deliveries.held))
+    standings = Counter[str](paused=0, disabled=0)
+    standings.update(deliveries.stopped.values())
+    yield _by("endpoints_stopped", "Endpoints that are sent nothing.", "standing", standings)
+    yield _one("replays_running", "Bulk replays that go on.", deliveries.replays)
+    yield _one("endpoints_ripe", "Endpoints to which something should be sent now.", deliveries.ripe)
+    yield _one("endpoints_ripe_oldest_seconds", "How late the first of them is.", deliveries.ripe_oldest_s)
+    yield _one("dead_letters", "Deliveries that were given up and are stored.", deliveries.dead)
+
+
+def _largest(values: Mapping[str, float]) -> dict[str, float]:
+    """At most a hundred of them: the smallest together as `other`."""
+    ordered = sorted(values.items(), key=lambda one: (-one[1], one[0]))
+    others = sum(value for _, value in ordered[_MOST_LABELS - 1 :])
+    if len(ordered) <= _MOST_LABELS:
+        return dict(ordered)
+    return {**dict(ordered[: _MOST_LABELS - 1]), "other": others}
+
+
+def _of_logs(logs: Sequence[LogSurvey]) -> Iterator[Metric]:
+    yield _one("log_entries", "Entries of the output log.", sum(each.entries for each in logs))
     yield _one(
         "relay_lag_seconds",
         "How long the first entry that no relay has dealt with has waited.",
-        max(each.relay_lag_s for each in deliveries),
+        max(each.relay_lag_s for each in logs),
     )
     yield _one(
         "log_entries_aside",
         "Entries of the output log that wait for a delivery process of a newer release.",
-        sum(each.aside for each in deliveries),
+        sum(each.aside for each in logs),
     )
 
 

@@ -17,6 +17,9 @@ ASIDE_TOO_LONG_S = 600.0
 
 MEMORY_SHARE = 0.9
 
+_NAMED = 5
+"""So many endpoints are named in a line."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -28,7 +31,7 @@ class Fault:
 
 def faults(survey: Survey) -> list[Fault]:
     """All that is wrong; none: nothing needs a person."""
-    return [*_of_processes(survey), *_of_ends(survey), *_of_waits(survey), *_of_servers(survey)]
+    return [*_of_processes(survey), *_of_ends(survey), *_of_endpoints(survey), *_of_waits(survey), *_of_servers(survey)]
 
 
 def _of_processes(survey: Survey) -> Iterator[Fault]:
@@ -40,9 +43,8 @@ def _of_processes(survey: Survey) -> Iterator[Fault]:
     waiting = sum(each.waiting for each in survey.turns)
     if waiting and not survey.taking("turns"):
         yield Fault("no_turns_process", f"{waiting} turns wait and no turns process takes them: start one")
-    due = sum(each.due for each in survey.deliveries)
-    lag = max((each.relay_lag_s for each in survey.deliveries), default=0.0)
-    if (due or lag) and not survey.taking("delivery"):
+    lag = max((each.relay_lag_s for each in survey.logs), default=0.0)
+    if (survey.deliveries.ripe or lag) and not survey.taking("delivery"):
         yield Fault("no_delivery_process", "outcomes wait and no delivery process reads or sends them: start one")
 
 
@@ -52,10 +54,24 @@ def _of_ends(survey: Survey) -> Iterator[Fault]:
         yield Fault(
             "dead_turns", f"{dead} turns took down their processes within a day: `lastword turns list --state dead`"
         )
-    letters = sum(each.lately for each in survey.deliveries)
+    letters = survey.deliveries.lately
     if letters:
         yield Fault(
             "dead_letters", f"{letters} deliveries were given up within a day: `lastword deliveries list --state dead`"
+        )
+
+
+def _of_endpoints(survey: Survey) -> Iterator[Fault]:
+    deliveries = survey.deliveries
+    shut = sorted(name for name, standing in deliveries.stopped.items() if standing == "disabled")
+    holding = [name for name in shut if deliveries.held.get(name)]
+    if holding:
+        held = sum(deliveries.held[name] for name in holding)
+        named = ", ".join(holding[:_NAMED]) + (f" and {len(holding) - _NAMED} more" if len(holding) > _NAMED else "")
+        yield Fault(
+            "endpoint_disabled",
+            f"{held} deliveries are held for disabled endpoints ({named}): once a receiver takes again, "
+            f"`lastword endpoints enable {holding[0]} --replay`",
         )
 
 
@@ -70,15 +86,15 @@ def _of_waits(survey: Survey) -> Iterator[Fault]:
             f"a session should have been looked at {late:.0f} s ago: look into the log of the turns "
             "processes, or start more of them",
         )
-    due = max((each.due_oldest_s for each in survey.deliveries), default=0.0)
+    due = survey.deliveries.ripe_oldest_s
     if due > WAITS_TOO_LONG_S and survey.taking("delivery"):
         yield Fault("deliveries_wait", f"a delivery is {due:.0f} s late: start more delivery processes")
-    lag = max((each.relay_lag_s for each in survey.deliveries), default=0.0)
+    lag = max((each.relay_lag_s for each in survey.logs), default=0.0)
     if lag > WAITS_TOO_LONG_S and survey.taking("delivery"):
         yield Fault(
             "relay_lags", f"the relay is {lag:.0f} s behind: look for relay_ in the log of the delivery processes"
         )
-    aside = max((each.aside_oldest_s for each in survey.deliveries), default=0.0)
+    aside = max((each.aside_oldest_s for each in survey.logs), default=0.0)
     if aside > ASIDE_TOO_LONG_S:
         yield Fault(
             "newer_release",

@@ -4,100 +4,34 @@ What belongs here: the channels' settings as frozen values, the checks between t
 What must not be known here: where settings come from, and who uses them.
 """
 
-import base64
-import contextlib
-import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from channels.delivery.backoff import JITTER, RETRY_AFTER_CAP_S, SCHEDULE_S
-from channels.webhook.address import check_url, shown
-from channels.webhook.signature import MIN_BYTES, PREFIX, decode_secret
+from channels.delivery.lane import Rules
+from channels.delivery_settings import DeliverySettings, check_definition, endpoint_of
+from channels.endpoint_settings import Definition, EndpointSettings
+from channels.endpoints.model import Endpoint, SigningKey
+from channels.endpoints.record import check_name
+from channels.endpoints.signing_keys import decode_secret, encode_secret, fresh_key
+from channels.hooks.settings import HookSettings
+from channels.kept_secrets import kept_secret
+from channels.vault_section import VaultSettings
+from channels.webhook.address import check_url
+from channels.webhook.payload import Form, form_of
 from worker.errors import ConfigurationError
-from worker.fields import ExpandedPath, Headers, Name, Section, amount, filled_from_file
+from worker.fields import BaseUrl, Name, Section, amount
 from worker.settings import WorkerSettings
-from worker.sources import Loaded, load, nearest
+from worker.sources import Loaded, load
 
-_SECRET_FILE = "webhook-secret"  # noqa: S105 - the name of a file
+SECRET_FILE = "webhook-secret"  # noqa: S105 - the name of a file
 
-
-def _checked_url(url: str) -> str:
-    try:
-        return check_url("url", url)
-    except ConfigurationError as error:
-        raise ValueError(str(error)) from None
-
-
-def _checked_secret(secret: SecretStr | None) -> SecretStr | None:
-    if secret is not None:
-        try:
-            decode_secret("secret", secret.get_secret_value())
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from None
-    return secret
-
-
-WebhookUrl = Annotated[str, AfterValidator(_checked_url)]
-WebhookSecret = Annotated[SecretStr | None, AfterValidator(_checked_secret)]
-Seconds = Annotated[float, Field(ge=0.05, le=604800)]
-
-
-class SubscriberSettings(Section):
-    """A receiver of outcomes."""
-
-    url: WebhookUrl = Field(
-        repr=False, description="Where its webhooks are posted to.", json_schema_extra={"shown": "host"}
-    )
-    secret: WebhookSecret = Field(
-        default=None, description="Signing secret: whsec_ and base64 of 24 to 64 bytes. Not set: that of [delivery]."
-    )
-    secret_file: ExpandedPath | None = Field(default=None, description="File that holds secret instead.")
-    headers: Headers = Field(default={}, description="Further request headers.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_secret(cls, values: object) -> object:
-        return filled_from_file(values, "secret")
-
-    @field_validator("headers")
-    @classmethod
-    def _leave_the_signature(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        for name in headers:
-            if name.lower().startswith("webhook-"):
-                raise ValueError(f"{name} is set by the signature; remove it")
-        return headers
-
-
-class DeliverySettings(Section):
-    """How an outcome reaches its receiver."""
-
-    secret: WebhookSecret = Field(
-        default=None, description="Signing secret of receivers without one. Not set: generated once, in data_dir."
-    )
-    secret_file: ExpandedPath | None = Field(default=None, description="File that holds secret instead.")
-    timeout_s: float = amount(15, 0.1, 300, "seconds", "Longest duration of one attempt, from name to answer.")
-    retry_waits_s: tuple[Seconds, ...] = Field(
-        default=SCHEDULE_S,
-        max_length=50,
-        description="Wait after each failed attempt, varied by a fifth. There is one attempt more than waits.",
-        json_schema_extra={"unit": "seconds"},
-    )
-    concurrency: int = amount(20, 1, 500, "deliveries", "Deliveries that one process attempts at a time.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_secret(cls, values: object) -> object:
-        return filled_from_file(values, "secret")
-
-    @property
-    def longest_s(self) -> float:
-        """The latest end of the last attempt, in seconds after the first began."""
-        waits = sum(max(wait * (1 + JITTER), RETRY_AFTER_CAP_S) for wait in self.retry_waits_s)
-        return waits + (len(self.retry_waits_s) + 1) * self.timeout_s
+_FIRST_ATTEMPT_S = 60.0
+"""From the end of a turn to the first attempt, where nothing is amiss; what waits longer may come too late."""
 
 
 class WebSettings(Section):
@@ -108,6 +42,10 @@ class WebSettings(Section):
         min_length=1,
         max_length=255,
         description="Address that it listens on. It speaks plain HTTP: put what ends TLS in front of it.",
+    )
+    public_url: BaseUrl | None = Field(
+        default=None,
+        description="Where receivers of webhooks reach it, as in https://lastword.example.com. Not set: nowhere.",
     )
     port: int = amount(8420, 0, 65535, "port", "Port that it listens on. 0: any free one; the log says which.")
     body_bytes: int = amount(4 * 1024 * 1024, 1024, 64 * 1024 * 1024, "bytes", "Longest body of a request.")
@@ -143,37 +81,113 @@ class Settings(WorkerSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid")
 
-    subscribers: dict[Name, SubscriberSettings] = Field(default={}, description="The receivers, by name.")
+    endpoints: dict[Name, EndpointSettings] = Field(default={}, description="Receivers of webhooks, by name.")
     delivery: DeliverySettings = Field(default=DeliverySettings(), description="Attempts and signatures.")
     web: WebSettings = Field(default=WebSettings(), description="The HTTP API.")
+    hooks: dict[Name, HookSettings] = Field(default={}, description="Inbound routes, by name.")
+    vault: VaultSettings = Field(default=VaultSettings(), description="Encryption of stored secrets.")
+
+    renamed: ClassVar[Mapping[str, str]] = {"subscribers": "endpoints"}
+    """What sections were called before, for who still writes it so."""
 
     @model_validator(mode="after")
     def _text_outlives_its_delivery(self) -> Self:
-        longest, waits = self.delivery.longest_s, len(self.delivery.retry_waits_s)
-        if longest > self.turns.keep_s:
+        give_up_s, keep_s = self.delivery.give_up_s, self.turns.keep_s
+        timeout_s = max([self.delivery.timeout_s, *(one.timeout_s or 0 for one in self.endpoints.values())])
+        longest = _FIRST_ATTEMPT_S + give_up_s + timeout_s
+        if longest > keep_s:
             raise ValueError(
-                f"turns.keep_s ({self.turns.keep_s:g}) is shorter than the longest delivery: {waits} retry_waits_s, "
-                f"each with a fifth more or the {RETRY_AFTER_CAP_S:g} that a receiver may ask for, + {waits + 1} "
-                f"attempts of {self.delivery.timeout_s:g} = {longest:g}; "
-                "raise turns.keep_s or shorten delivery.retry_waits_s"
+                f"turns.keep_s ({keep_s:g}) is shorter than the longest delivery: {_FIRST_ATTEMPT_S:g} until its first "
+                f"attempt + delivery.give_up_s {give_up_s:g} + an attempt of {timeout_s:g} = {longest:g}; "
+                "raise turns.keep_s or lower delivery.give_up_s"
             )
         return self
 
-    def subscriber(self, destination: str) -> SubscriberSettings:
-        """The receiver of that name, or the one at that URL. Raises ConfigurationError with the fix."""
-        if "://" in destination:
-            return SubscriberSettings(url=check_url("destination", destination))
-        if destination not in self.subscribers:
-            hint = nearest(destination, list(self.subscribers))
-            raise ConfigurationError(
-                f"destination {shown(destination)!r} is neither a URL nor a subscriber; add [subscribers.NAME] for it; "
-                f"{hint}"
-            )
-        return self.subscribers[destination]
+    @model_validator(mode="after")
+    def _endpoints_fit(self) -> Self:
+        for name, definition in self.endpoints.items():
+            try:
+                check_name(name)
+                check_definition(definition, self.delivery)
+                check_url("url", definition.url, self.egress.for_outsiders)
+            except (ConfigurationError, ValueError) as error:
+                raise ValueError(f"endpoints.{name}: {error}") from None
+        return self
 
-    def signing_secret(self, subscriber: SubscriberSettings) -> str:
-        """The secret that signs what goes to `subscriber`: its own, else the common one. Raises as `common_secret`."""
-        return self.common_secret() if subscriber.secret is None else subscriber.secret.get_secret_value()
+    @model_validator(mode="after")
+    def _hooks_lead_somewhere(self) -> Self:
+        for name, hook in self.hooks.items():
+            try:
+                if self.providers:
+                    self.agent(hook.agent)
+                for destination in hook.to:
+                    if "://" in destination:
+                        check_url("to", destination, self.egress.for_outsiders)
+                    else:  # of the settings or of the store; `doctor` looks whether there is such an endpoint
+                        check_name(destination)
+            except ConfigurationError as error:
+                raise ValueError(f"hooks.{name}: {error}") from None
+        return self
+
+    def endpoint(self, name: str) -> Endpoint | None:
+        """The endpoint of that name, or None: it is not in the settings. Raises as `common_secret`."""
+        definition = self.endpoints.get(name)
+        if definition is None:
+            return None
+        keys = definition.own_keys or (decode_secret("secret", self.common_secret()),)
+        return endpoint_of(name, definition, self.delivery, origin="file", keys=keys)
+
+    def unsigned_endpoint(self, name: str) -> Endpoint:
+        """The endpoint of that name, which is in the settings, without its keys."""
+        return endpoint_of(name, self.endpoints[name], self.delivery, origin="file", keys=())
+
+    def plain_endpoint(self, url: str) -> Endpoint:
+        """What a URL that a turn names stands for. Raises as `check_url` and `common_secret`."""
+        definition = Definition(url=check_url("destination", url, self.egress.for_outsiders))
+        keys = (decode_secret("secret", self.common_secret()),)
+        return endpoint_of(url, definition, self.delivery, origin="plain", keys=keys)
+
+    def stored_endpoint(
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        keys: tuple[SigningKey, ...],
+        headers: Mapping[str, str],
+        version: int,
+    ) -> Endpoint:
+        """An endpoint that was made by command or HTTP API. Raises `ConfigurationError` when it cannot be one here."""
+        definition = self.stored_definition(name, config)
+        return endpoint_of(name, definition, self.delivery, origin="store", keys=keys, headers=headers, version=version)
+
+    def stored_definition(self, name: str, config: Mapping[str, Any]) -> Definition:
+        """The definition of such an endpoint, without its headers. Raises `ConfigurationError` as that."""
+        try:
+            definition = Definition.model_validate(config)
+            check_definition(definition, self.delivery)
+        except ValidationError as error:
+            faults = [".".join(map(str, one["loc"])) for one in error.errors(include_url=False, include_input=False)]
+            why = ", ".join(filter(None, faults)) or "its fields contradict each other"
+            fix = (
+                "a newer version of Lastword made it, or it was damaged: set it again with `lastword endpoints update`"
+            )
+            raise ConfigurationError(f"endpoint {name} cannot be read here ({why}); {fix}") from None
+        except ValueError as error:
+            raise ConfigurationError(f"endpoint {name}: {error}") from None
+        return definition
+
+    @property
+    def longest_timeout_s(self) -> float:
+        """The longest that an attempt to what stands in the settings may last."""
+        own = (definition.timeout_s or 0.0 for definition in self.endpoints.values())
+        return max(self.delivery.timeout_s, *own, 0.0)
+
+    def plain_rules(self) -> Rules:
+        """What the deliveries to URLs that turns name are held to."""
+        return self.delivery.rules()
+
+    def payload_form(self) -> Form:
+        """How bodies are made."""
+        return form_of(self.web.public_url or "", self.delivery.payload_cap_bytes)
 
     def common_secret(self) -> str:
         """The secret of receivers without one, plain URLs among them: that of [delivery], else the generated one.
@@ -201,28 +215,8 @@ def schema() -> dict[str, Any]:
 
 def _generated_secret(folder: Path) -> str:
     """The secret in `folder`, made at the first call. Only its owner can read it."""
-    path = folder / _SECRET_FILE
-    try:
-        if not path.exists():
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _make_secret(path)
-        secret = path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError as error:
-        raise OSError(
-            f"the signing secret {path} can be neither read nor made ({error.strerror}); set delivery.secret, or "
-            "correct data_dir or its rights"
-        ) from error
+    path = folder / SECRET_FILE
+    fix = "set delivery.secret, or correct data_dir or its rights"
+    secret = kept_secret(path, lambda: encode_secret(fresh_key("v1", secrets.token_bytes)), "the signing secret", fix)
     decode_secret(str(path), secret)
     return secret
-
-
-def _make_secret(path: Path) -> None:
-    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(PREFIX + base64.b64encode(secrets.token_bytes(MIN_BYTES)).decode() + "\n")
-        with contextlib.suppress(FileExistsError):
-            os.link(fresh, path)  # the first of several processes wins, and no reader sees half a secret
-    finally:
-        fresh.unlink()

@@ -11,13 +11,18 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
 import redis.asyncio
 
-from channels.outbox_keys import OutboxKeys
+from channels.delivery.lane import Standing
+from channels.delivery.model import State
+from channels.endpoints.record import INDEX
+from channels.outbox import keys, lanes
+from channels.outbox.reading import counts
+from channels.replays import stored as replays
 from channels.settings import Settings
 from worker.app import queue_depths
 from worker.store import health, log, processes
@@ -26,6 +31,9 @@ from worker.store.processes import LivingProcess
 from worker.store.survey import TurnsSurvey
 
 _BROKER_LIMIT_S = 2.0
+
+_ENDPOINTS = 1_000
+"""Of those that are stored, no more are looked at."""
 
 HANGS_S = 10.0
 """A loop that has not answered for so long hangs; only a restart helps."""
@@ -36,20 +44,37 @@ LATELY_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class DeliveriesSurvey:
-    """The outbox and the log of a partition. Ages in seconds; 0: there is none.
+    """The outbox. `by_state`: deliveries that have not ended; `held`: those that are, by endpoint (lane).
 
-    `open`: deliveries that have not ended; `due`: those that someone should attempt now. `dead`: dead letters, `lately`
-    those of the last day. `log_entries`: in the log, a few of them relayed already. `relay_lag_s`: how long the first
-    entry that is not has waited. `aside`: entries that were put aside for a newer release, the first of them
-    `aside_oldest_s` ago.
+    `ripe`: endpoints at which someone should look now, the first of them since `ripe_oldest_s` seconds (0: there is
+    none). `dead`: dead letters, `lately` those of the last day. `stopped`: paused and disabled endpoints (lanes), and
+    which of both. `replays`: bulk replays that run.
     """
 
-    open: int
-    due: int
-    due_oldest_s: float
+    by_state: Mapping[State, int]
+    held: Mapping[str, int]
+    ripe: int
+    ripe_oldest_s: float
     dead: int
     lately: int
-    log_entries: int
+    stopped: Mapping[str, Standing] = field(default_factory=dict)
+    replays: int = 0
+
+    @property
+    def open(self) -> int:
+        """How many have not ended."""
+        return sum(self.by_state.values())
+
+
+@dataclass(frozen=True, slots=True)
+class LogSurvey:
+    """The log of a partition. Ages in seconds; 0: there is none.
+
+    `entries`: in the log, a few of them relayed already. `relay_lag_s`: how long the first entry that is not has
+    waited. `aside`: entries that were put aside for a newer release, the first of them `aside_oldest_s` ago.
+    """
+
+    entries: int
     relay_lag_s: float
     aside: int = 0
     aside_oldest_s: float = 0.0
@@ -73,7 +98,8 @@ class Survey:
     """
 
     turns: Sequence[TurnsSurvey]
-    deliveries: Sequence[DeliveriesSurvey]
+    logs: Sequence[LogSurvey]
+    deliveries: DeliveriesSurvey
     processes: Sequence[LivingProcess]
     broker: Mapping[str, int] | None
     redis: RedisState
@@ -118,7 +144,8 @@ async def look(client: redis.asyncio.Redis, settings: Settings) -> Survey:
         standings = await health.standings(client, settings.providers, rules)
         return Survey(
             turns=[await turns.survey(client, partition, LATELY_S) for partition in partitions],
-            deliveries=[await _deliveries(client, partition) for partition in partitions],
+            logs=[await _log(client, partition) for partition in partitions],
+            deliveries=await _deliveries(client, list(settings.endpoints)),
             processes=await processes.living(client),
             redis=await _redis(client),
             skipped_s={name: one.left_s for name, one in standings.items() if one.left_s is not None},
@@ -129,27 +156,42 @@ async def look(client: redis.asyncio.Redis, settings: Settings) -> Survey:
         broker.cancel()
 
 
-async def _deliveries(client: redis.asyncio.Redis, partition: int) -> DeliveriesSurvey:
-    names = OutboxKeys(partition)
+async def _deliveries(client: redis.asyncio.Redis, defined: Sequence[str]) -> DeliveriesSurvey:
+    """`defined`: endpoints of the settings."""
+    counted = await counts(client)
+    by_state = counted.pop("")
+    held = {lane: states["held"] for lane, states in counted.items() if "held" in states}
+    stored: Any = await client.zrange(INDEX, 0, _ENDPOINTS - 1)
+    names = {*defined, *held, *(name.decode() for name in stored)}
     seconds, microseconds = await client.time()
     now_ms = seconds * 1000 + microseconds // 1000
     pipeline = client.pipeline(transaction=False)
-    pipeline.zcard(names.due)
-    pipeline.zcount(names.due, "-inf", now_ms)
-    pipeline.zrangebyscore(names.due, "-inf", now_ms, start=0, num=1, withscores=True)
-    pipeline.zcard(names.dead)
-    pipeline.zcount(names.dead, now_ms - LATELY_S * 1000, "+inf")
-    pipeline.hget(names.relay, "cursor")
-    not_ended, due, first, dead, lately, cursor = await pipeline.execute()
-    entries, waits_since_ms = await log.behind(client, partition, (cursor or b"0-0").decode())
-    aside, aside_since_ms = await log.waits_aside(client, partition)
+    pipeline.zcount(keys.LANES, "-inf", now_ms)
+    pipeline.zrangebyscore(keys.LANES, "-inf", now_ms, start=0, num=1, withscores=True)
+    pipeline.zcard(keys.DEAD)
+    pipeline.zcount(keys.DEAD, now_ms - LATELY_S * 1000, "+inf")
+    ripe, first, dead, lately = await pipeline.execute()
+    known = await lanes.standings(client, sorted(names))
     return DeliveriesSurvey(
-        open=not_ended,
-        due=due,
-        due_oldest_s=(now_ms - first[0][1]) / 1000 if first else 0.0,
+        by_state=by_state,
+        held=held,
+        ripe=ripe,
+        ripe_oldest_s=(now_ms - first[0][1]) / 1000 if first else 0.0,
         dead=dead,
         lately=lately,
-        log_entries=entries,
+        stopped={name: lane.standing for name, lane in known.items() if lane.standing != "active"},
+        replays=len(await replays.running(client)),
+    )
+
+
+async def _log(client: redis.asyncio.Redis, partition: int) -> LogSurvey:
+    cursor: Any = await client.hget(keys.relay(partition), "cursor")
+    seconds, microseconds = await client.time()
+    now_ms = seconds * 1000 + microseconds // 1000
+    entries, waits_since_ms = await log.behind(client, partition, (cursor or b"0-0").decode())
+    aside, aside_since_ms = await log.waits_aside(client, partition)
+    return LogSurvey(
+        entries=entries,
         relay_lag_s=0.0 if waits_since_ms is None else max(0, now_ms - waits_since_ms) / 1000,
         aside=aside,
         aside_oldest_s=0.0 if aside_since_ms is None else max(0, now_ms - aside_since_ms) / 1000,

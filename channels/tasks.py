@@ -14,7 +14,7 @@ from typing import Any
 
 from celery import signals
 
-from channels.deliverer import lease_for
+from channels.delivery.lane import lease_for
 from channels.settings import load_settings
 from channels.wiring import DeliveryProcess
 from worker.app import DELIVER, make_app, wake_delivery
@@ -31,7 +31,7 @@ settings = load_settings()
 app = make_app(settings, concurrency=settings.delivery.concurrency + 1)
 _loop = LoopThread()
 _process = DeliveryProcess(settings, lambda: wake_delivery(app))
-_drain_s = lease_for(settings.delivery.timeout_s)
+_drain_s = lease_for(settings.longest_timeout_s)
 
 
 def _close() -> None:

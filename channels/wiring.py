@@ -12,26 +12,40 @@ from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 
-from channels.deliverer import Deliverer, Sweeper, lease_for
-from channels.delivery.backoff import Backoff
+from channels.addressing import Addressing
+from channels.contents import Contents
+from channels.deliverer import Deliverer
+from channels.delivery.lane import lease_for
+from channels.endpoints import rings
+from channels.endpoints.directory import Directory
+from channels.endpoints.registry import Registry
+from channels.endpoints.vault import check_stored
 from channels.loops import keep_going
-from channels.outbox import Outbox
+from channels.outbox import keys, oldest, replaying, reviewing, upkeep
+from channels.outbox.log import RelayLog
+from channels.outbox.outbox import Outbox
 from channels.relay import BLOCK_S, Relay
+from channels.replays.taking import Replays
 from channels.settings import Settings
-from channels.webhook.payload import Resume, TokensUsed, TurnEnd, TurnError
-from channels.webhook.sender import Sealed, Target, WebhookSender
-from channels.webhook.signature import decode_secret
-from worker.errors import ConfigurationError, StoreUnavailable
-from worker.http import open_client
+from channels.sweeper import Sweeper
+from channels.vault_section import open_vault
+from channels.webhook.attempt import Attempts
+from channels.webhook.sender import WebhookSender
+from channels.webhook.sessions import Sessions
+from worker.errors import ConfigurationError
+from worker.guard import guard_operator, guard_outsiders
+from worker.http import trusting_context
 from worker.observability import warn
 from worker.store import connect, lease
 from worker.store.inbox import ensure_meta
 from worker.store.log import read_aside, read_log
-from worker.store.records import TurnRecord, read_text, read_turn
-from worker.store.repeat import is_unanswered, until_answered
+from worker.store.reads import read_all
+from worker.store.repeat import until_answered
 from worker.store.server import warn_of_shortcomings
+from worker.transport import open_session
 
-_CONNECT_TIMEOUT_S = 10.0
+_IDLE_S = 4.0
+"""An unused connection is kept for less than the 5 s after which many servers drop one."""
 _START_PATIENCE_S = 30.0
 _WAKE_PATIENCE_S = 1.0
 """After so long this process delivers by itself what it could tell nobody."""
@@ -58,25 +72,26 @@ class DeliveryProcess:
 
         Raises `ConfigurationError` for a store of other settings.
         """
-        settings, delivery = self._settings, self._settings.delivery
+        settings = self._settings
         self._redis = connect.open_redis(settings.redis())
         # Each relay reads all the time: without a connection of its own it would wait until another's read ends.
         self._log = connect.open_redis(settings.redis(), block_s=BLOCK_S, connections=settings.partitions)
-        self._http = open_client(connect_timeout_s=min(_CONNECT_TIMEOUT_S, delivery.timeout_s))
-        for client in (self._redis, self._log, self._http):
+        for client in (self._redis, self._log):
             self._open.push_async_callback(client.aclose)
         patience_ends = monotonic() + _START_PATIENCE_S
         await until_answered(lambda: ensure_meta(self._redis, settings.partitions), lambda: monotonic() < patience_ends)
         await warn_of_shortcomings(self._redis)
         self._check_signing()
-        lease_s = lease_for(delivery.timeout_s)
+        vault = open_vault(settings.vault, settings.data_dir)
+        check_stored(vault, await Registry(self._redis, vault).sealed())
+        self._key_ids = vault.key_ids
+        await rings.tell_ring(self._redis, self._key_ids)
+        self._directory = Directory(self._redis, vault, settings)
+        lease_s = lease_for(settings.delivery.timeout_s)
         chance = random.SystemRandom().random
-        backoff = Backoff(delivery.retry_waits_s)
-        self._outboxes = [
-            Outbox(self._redis, partition, lease_s=lease_s, backoff=backoff, chance=chance)
-            for partition in range(settings.partitions)
-        ]
-        self._deliverer = Deliverer(self._outboxes, self._sender(), lease_s=lease_s, concurrency=delivery.concurrency)
+        self._outbox = Outbox(self._redis, lease_s=lease_s, rules=self._directory.rules, chance=chance)
+        concurrency = settings.delivery.concurrency
+        self._deliverer = Deliverer(self._outbox, self._sender(), lease_s=lease_s, concurrency=concurrency)
 
     @property
     def in_flight(self) -> int:
@@ -89,20 +104,19 @@ class DeliveryProcess:
         return self._stop.is_set()
 
     def begin(self) -> None:
-        """Start the relays, the sweeper and the pulse. To be called on the event loop; `stop` ends them."""
+        """Start the relays, the sweeper and all else that goes on. To be called on the event loop; `stop` ends them."""
         loop = asyncio.get_running_loop()
-        for outbox in self._outboxes:
-            relay = Relay(
-                outbox,
-                read=partial(read_log, self._log, outbox.partition),
-                read_aside=partial(read_aside, self._redis, outbox.partition),
-                destinations=self._destinations,
-                wake=self._wake,
-            )
-            self._loops.append(loop.create_task(relay.run(self._stop)))
-        sweeper = Sweeper(self._outboxes, self._wake)
-        self._loops.append(loop.create_task(keep_going("sweeper", sweeper.step, self._stop)))
-        self._loops.append(loop.create_task(keep_going("pulse", self._beat, self._stop)))
+        for partition in range(self._settings.partitions):
+            self._loops.append(loop.create_task(self._relay(partition).run(self._stop)))
+        replays = Replays(self._redis, partial(oldest.page_of, self._redis), self._replay_some, self._wake)
+        for going in (
+            keep_going("sweeper", Sweeper(self._outbox, self._wake).step, self._stop),
+            replays.run(self._stop),
+            keep_going("upkeep", self._keep_up, self._stop),
+            keep_going("review", self._review, self._stop),
+            keep_going("pulse", self._beat, self._stop),
+        ):
+            self._loops.append(loop.create_task(going))
 
     async def stop(self) -> None:
         """End the loops and close what `start` opened, whether it came to its end or not."""
@@ -133,13 +147,41 @@ class DeliveryProcess:
             warn("plain_urls_cannot_be_signed", reason=str(error))
 
     def _sender(self) -> WebhookSender:
-        return WebhookSender(
-            self._http,
-            deadline_s=self._settings.delivery.timeout_s,
-            target=self._target,
-            sealed=self._sealed,
+        egress = self._settings.egress
+        receivers, proxies = guard_outsiders(egress), guard_operator(egress)
+        sessions = Sessions(
+            direct=partial(open_session, _IDLE_S, None, receivers),
+            proxied=partial(open_session, _IDLE_S, None, proxies),
+            context=trusting_context,
+        )
+        sender = WebhookSender(
+            Attempts(sessions, check_target=receivers.addresses),
+            find=self._directory.look_up,
+            bodies=Contents(self._redis, self._settings.payload_form(), keys.content_of).bodies,
             clock=lambda: datetime.now(UTC).timestamp(),  # noqa: TID251 - receivers compare it with their own clocks
         )
+        self._open.push_async_callback(sender.close)
+        return sender
+
+    def _relay(self, partition: int) -> Relay:
+        return Relay(
+            RelayLog(self._redis, partition),
+            read=partial(read_log, self._log, partition),
+            read_aside=partial(read_aside, self._redis, partition),
+            addressing=Addressing(partition, partial(read_all, self._redis), self._directory.audience),
+            wake=self._wake,
+        )
+
+    async def _replay_some(self, deliveries: Sequence[str]) -> int:
+        return len(await replaying.replay_some(self._redis, deliveries))
+
+    async def _keep_up(self) -> float:
+        await rings.tell_ring(self._redis, self._key_ids)
+        return await upkeep.keep_up(self._redis, self._settings.partitions)
+
+    async def _review(self) -> float:
+        await reviewing.review(self._redis, self._directory.rules)
+        return reviewing.REVIEW_S
 
     async def _beat(self) -> float:
         """While the last turns process is started again, show that Redis was there: see `worker.store.lease.pulse`."""
@@ -176,56 +218,3 @@ class DeliveryProcess:
         task = asyncio.get_running_loop().create_task(self.deliver())
         self._here.add(task)
         task.add_done_callback(self._here.discard)
-
-    async def _destinations(self, turn: str) -> Sequence[str] | None:
-        record = await read_turn(self._redis, turn)
-        return None if record is None else record.destinations
-
-    async def _sealed(self, turn: str) -> Sealed | None:
-        try:
-            record = await read_turn(self._redis, turn)
-            if record is None or record.sealed_ms is None:
-                return None
-            text = await read_text(self._redis, turn)
-        except Exception as error:
-            if not is_unanswered(error):
-                raise
-            raise StoreUnavailable("Redis did not answer") from error
-        return Sealed(record.sealed_ms, turn_end(record, text))
-
-    def _target(self, destination: str) -> Target:
-        subscriber = self._settings.subscriber(destination)
-        secret = self._settings.signing_secret(subscriber)
-        headers = {name: value.get_secret_value() for name, value in subscriber.headers.items()}
-        return Target(subscriber.url, (decode_secret("secret", secret),), headers)
-
-
-def turn_end(record: TurnRecord, text: str) -> TurnEnd:
-    """What receivers are told of a sealed turn."""
-    totals, failure = record.totals, record.failure
-    return TurnEnd(
-        turn=record.turn,
-        session=record.session,
-        agent=record.agent,
-        source=record.source,
-        outcome=record.outcome or "",
-        reason=record.reason,
-        text=text,
-        usage=TokensUsed(
-            totals.input_tokens,
-            totals.output_tokens,
-            totals.total_tokens,
-            totals.cached_input_tokens,
-            totals.reasoning_tokens,
-            totals.cache_write_input_tokens,
-        ),
-        resume=Resume(
-            discarded_attempts=record.discards,
-            discarded_estimated_input_tokens=totals.discarded_resume_estimated_input_tokens,
-            resumes=totals.discarded_resume_attempts or 0,
-        ),
-        labels=record.labels,
-        error=None
-        if failure is None
-        else TurnError(failure.category, failure.code, failure.message, record.correlation_id or ""),
-    )

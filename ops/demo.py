@@ -148,7 +148,10 @@ tools = ["clock"]
 [turns]
 resume_backoff_s = 0.2
 
-[subscribers.receiver]
+[egress]
+allow = ["127.0.0.0/8"]
+
+[endpoints.receiver]
 url = "{hook_url}"
 secret = "{secret}"
 """

@@ -20,7 +20,7 @@ from worker.settings import WorkerSettings
 from worker.store import approvals, cancels, inbox, pending
 from worker.store.approvals import Resolution
 from worker.store.cancels import Cancellation
-from worker.store.inbox import OnBusy, Submitted
+from worker.store.inbox import OnBusy, Submitted, Terms
 from worker.store.records import read_turn
 from worker.store.repeat import UNANSWERED, until_answered
 
@@ -67,6 +67,7 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     joins: bool = False,
     on_busy: OnBusy | None = None,
     interrupts: str | None = None,
+    terms: Terms | None = None,
 ) -> Submitted:
     """Make a turn durable, then wake a turns process with `wake(session)`.
 
@@ -80,9 +81,10 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
     others; None: as the setting `turns.on_busy` says. `interrupts`: the agent whose turns alone may be cancelled so;
     None: those of all; where another one's is at the head, `inbox.InterruptBarred` is raised. Raises
     `ConfigurationError` for bad input and `inbox.IdempotencyConflict` for a key that stands for another message.
+    `terms`: how long a key stands, and how many turns are taken; None: for a day, and any number. Above that it raises
+    `inbox.QuotaSpent`.
     """
-    session = ids.new_session() if session is None else session
-    labels = dict(labels or {})
+    session, labels = ids.new_session() if session is None else session, dict(labels or {})
     _check(settings, prompt, agent=agent, session=session, labels=labels, key=idempotency_key, requester=requester)
     new = inbox.NewTurn(
         turn=ids.new_turn(ids.partition_of_session(session, settings.partitions)),
@@ -99,13 +101,17 @@ async def submit(  # noqa: PLR0913 - what a turn consists of, each by its name
         joins=joins,
         on_busy=_on_busy(settings, on_busy),
         interrupts=interrupts,
+        terms=terms or Terms(),
     )
+    return await _stored(settings, client, new, wake)
+
+
+async def _stored(
+    settings: WorkerSettings, client: redis.asyncio.Redis, new: inbox.NewTurn, wake: Callable[[str], None]
+) -> Submitted:
     await _ensure_meta(client, settings.partitions)
     keep_s = round(settings.turns.keep_s)
-    return await _woken(wake, await inbox.submit(client, new, settings.partitions, retention_s=keep_s))
-
-
-async def _woken(wake: Callable[[str], None], submitted: Submitted) -> Submitted:
+    submitted = await inbox.submit(client, new, settings.partitions, retention_s=keep_s)
     if submitted.interrupted is not None:
         info("turn_interrupted", turn=submitted.interrupted, session=submitted.session, by=submitted.turn)
     await _wake(wake, submitted.turn, submitted.session)

@@ -25,6 +25,7 @@ from worker.errors import (
     TurnCancelled,
     TurnSealed,
 )
+from worker.guard import guard_operator
 from worker.observability import fault, warn
 from worker.sections import AgentSettings
 from worker.settings import WorkerSettings
@@ -66,8 +67,9 @@ class DriverMaker:
         self._health = health
         self._is_valid = is_valid
         self._is_draining = is_draining
-        self._providers = Providers(settings.providers)
-        self._shelf = ToolShelf(settings.mcp, settings.tools)
+        guard = guard_operator(settings.egress)
+        self._providers = Providers(settings.providers, guard)
+        self._shelf = ToolShelf(settings.mcp, settings.tools, guard)
         self._strategy = DEFAULT
 
     async def start(self) -> None:

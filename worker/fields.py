@@ -18,7 +18,7 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 _OURS = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*([_-][a-z0-9]+)*$", max_length=60)]
-"""The name of a provider, agent or subscriber. Lower case, so that a variable can spell it."""
+"""The name of a provider, agent or endpoint. Lower case, so that a variable can spell it."""
 
 ExpandedPath = Annotated[Path, AfterValidator(Path.expanduser)]
 

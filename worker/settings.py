@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from worker.errors import ConfigurationError
 from worker.fields import ExpandedPath, Name, Section, ServerUrl, amount
+from worker.network_section import EgressSettings
 from worker.process_sections import LeaseSettings, ProcessSettings, StagingSettings
 from worker.sections import (
     DEFAULT_PROVIDER,
@@ -123,6 +124,7 @@ class WorkerSettings(BaseSettings):
     turns: TurnSettings = Field(default=TurnSettings(), description="Limits of a turn.")
     lease: LeaseSettings = Field(default=LeaseSettings(), description="Driving and taking over.")
     staging: StagingSettings = Field(default=StagingSettings(), description="Live readers.")
+    egress: EgressSettings = Field(default=EgressSettings(), description="What may be dialled.")
     metrics: MetricsSettings = Field(default=MetricsSettings(), description="Seeing the processes.")
     processes: ProcessSettings = Field(default=ProcessSettings(), description="Size of a process.")
 

@@ -100,7 +100,11 @@ def build(model: type[SettingsT], values: Mapping[str, object], origins: Origins
 
 def is_secret(field: FieldInfo) -> bool:
     """Whether the value of a field is never shown."""
-    return extra(field).get("shown") == "host" or SecretStr in (field.annotation, *get_args(field.annotation))
+    return extra(field).get("shown") == "host" or _holds_secret(field.annotation)
+
+
+def _holds_secret(annotation: object) -> bool:
+    return annotation is SecretStr or any(_holds_secret(each) for each in get_args(annotation))
 
 
 def extra(field: FieldInfo) -> dict[str, object]:
@@ -181,6 +185,9 @@ def _variables(model: type[BaseSettings]) -> dict[FieldPath, str]:
             continue
         path = tuple(variable[len(PREFIX) :].lower().split(DELIMITER))
         if path[0] not in model.model_fields:
+            if path[0] in _renamed(model):
+                spelt = PREFIX + DELIMITER.join((_renamed(model)[path[0]], *path[1:])).upper()
+                raise ConfigurationError(f"the environment variable {variable} is called {spelt} now: rename it")
             if model.model_config.get("extra") == "forbid":
                 known = [PREFIX + DELIMITER.join(name).upper() for name in _names(model, ())]
                 raise ConfigurationError(
@@ -188,6 +195,12 @@ def _variables(model: type[BaseSettings]) -> dict[FieldPath, str]:
                 )
             continue
         found[path] = variable
+    return found
+
+
+def _renamed(model: type[BaseModel]) -> Mapping[str, str]:
+    """What sections of the model were called before, and what they are called now."""
+    found: Mapping[str, str] = getattr(model, "renamed", {})
     return found
 
 
@@ -243,6 +256,9 @@ def _told(model: type[BaseModel], error: ErrorDetails, origins: Origins) -> str:
     name, place, value = ".".join(path), origins.near(path), error["input"]
     where = f" ({place})" if place else ""
     text = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden" and len(path) == 1 and path[0] in _renamed(model):
+        new = _renamed(model)[path[0]]
+        return f"{name}{where} is called {new} now: write [{new}.NAME] for [{name}.NAME]"
     if error["type"] == "extra_forbidden":  # its value is not shown: it may be a secret under a mistyped name
         return f"{name}{where} is no setting; {nearest(path[-1], list(holder.model_fields) if holder else [])}"
     if error["type"] == "missing":

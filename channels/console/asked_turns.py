@@ -33,7 +33,7 @@ class Asked:
 def wanted_of(asked: Asked, *, now_ms: int) -> Wanted:
     """Which turns these are. `now_ms`: the store's clock. Raises `ConfigurationError` with option, value and fix."""
     states, outcomes = _states(asked.state)
-    return Wanted(states, outcomes, _since(asked.since, now_ms), _labels(asked.labels), asked.agent)
+    return Wanted(states, outcomes, moment_of("--since", asked.since, now_ms), _labels(asked.labels), asked.agent)
 
 
 def _states(state: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -55,17 +55,18 @@ def _states(state: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
             )
 
 
-def _since(since: str | None, now_ms: int) -> int:
-    if since is None:
+def moment_of(option: str, text: str | None, now_ms: int) -> int:
+    """UTC ms of a moment, given as how long ago or as date and time; 0 for None. Raises `ConfigurationError`."""
+    if text is None:
         return 0
-    ago = _AGO.fullmatch(since)
+    ago = _AGO.fullmatch(text)
     if ago:
         return max(0, now_ms - int(ago[1]) * _SECONDS[ago[2]] * 1000)
     try:
-        moment = datetime.fromisoformat(since)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(
-            f"--since {since[:80]!r} is no time: give how long ago, as in 90s, 30m, 2h or 7d, or date and time, as in "
+            f"{option} {text[:80]!r} is no time: give how long ago, as in 90s, 30m, 2h or 7d, or date and time, as in "
             "2026-03-01T08:00:00+01:00 (without an offset: UTC)"
         ) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)

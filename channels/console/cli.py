@@ -15,9 +15,12 @@ from typing import Annotated, Literal
 import typer
 
 from channels.console import exits
-from channels.console.http_commands import serve_web, tokens_app
+from channels.console.delivery_commands import deliveries_app
+from channels.console.endpoint_commands import endpoints_app
+from channels.console.http_commands import hooks_app, serve_web, tokens_app
+from channels.console.schema_commands import schema
 from channels.console.turn_commands import turns_app
-from channels.delivery.model import State
+from channels.console.webhook_commands import vault_app, webhook_app
 from worker.errors import ConfigurationError
 
 EXIT_CODES = "Exit codes: " + "; ".join(f"{code}: {meaning}" for code, meaning in exits.MEANING.items()) + "."
@@ -30,16 +33,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-deliveries_app = typer.Typer(help="What is on its way to receivers.", no_args_is_help=True)
 approvals_app = typer.Typer(help="What waits for a person.", no_args_is_help=True)
 providers_app = typer.Typer(help="Whom turns ask.", no_args_is_help=True)
 tools_app = typer.Typer(help="What models may call.", no_args_is_help=True)
 app.add_typer(turns_app, name="turns")
 app.add_typer(deliveries_app, name="deliveries")
+app.add_typer(endpoints_app, name="endpoints")
 app.add_typer(approvals_app, name="approvals")
 app.add_typer(providers_app, name="providers")
 app.add_typer(tools_app, name="tools")
 app.add_typer(tokens_app, name="token")
+app.add_typer(hooks_app, name="hooks")
+app.add_typer(webhook_app, name="webhook")
+app.add_typer(vault_app, name="vault")
+webhook_app.command("schema", epilog="Example: lastword webhook schema turn.completed")(schema)
 app.command("web", epilog="Example: lastword web --port 8080")(serve_web)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -49,7 +56,6 @@ Prompt = Annotated[str, typer.Argument(help="The message; - reads it from the st
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="Id of a request, as `approvals list` prints it.")]
 OnBusy = Literal["queue", "reject", "interrupt"]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; not set: the name of your login.")]
-DeliveryId = Annotated[str, typer.Argument(metavar="ID", help="Id of a delivery, as `deliveries list` prints it.")]
 
 
 @app.command("up", epilog="Example: lastword up")
@@ -119,37 +125,6 @@ def status_command(as_json: Json = False) -> None:
     from channels.settings import load_settings
 
     raise typer.Exit(status.run_status(load_settings(), as_json=as_json))
-
-
-@deliveries_app.command("list", epilog="Example: lastword deliveries list --state dead")
-def deliveries_list(
-    state: Annotated[State | None, typer.Option(help="Only those of this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most that many.")] = 50,
-    as_json: Json = False,
-) -> None:
-    """List deliveries, the newest first. With --json one object a line."""
-    from channels.console import deliveries
-    from channels.settings import load_settings
-
-    raise typer.Exit(deliveries.run_list(load_settings(), state, limit, as_json=as_json))
-
-
-@deliveries_app.command("show", epilog="Example: lastword deliveries show dlv_00f3a1b2c3d4e5f6071829")
-def deliveries_show(delivery: DeliveryId, as_json: Json = False) -> None:
-    """Show a delivery and its attempts. The exit code is 1 if it is dead."""
-    from channels.console import deliveries
-    from channels.settings import load_settings
-
-    raise typer.Exit(deliveries.run_show(load_settings(), delivery, as_json=as_json))
-
-
-@deliveries_app.command("replay", epilog="Example: lastword deliveries replay dlv_00f3a1b2c3d4e5f6071829")
-def deliveries_replay(delivery: DeliveryId, as_json: Json = False) -> None:
-    """Try a dead delivery again, from its first attempt."""
-    from channels.console import deliveries
-    from channels.settings import load_settings
-
-    raise typer.Exit(deliveries.run_replay(load_settings(), delivery, as_json=as_json))
 
 
 @approvals_app.command("list", epilog="Example: lastword approvals list --json")

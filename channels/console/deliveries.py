@@ -6,34 +6,63 @@ What belongs here: the form of these answers. What must not be known here: how d
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from urllib.parse import urlsplit
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from channels import outbox
 from channels.console import exits
+from channels.console.approvals import person
+from channels.console.asked_turns import moment_of
 from channels.console.joined import Client, Joined, ask
 from channels.console.terminal import cleaner, open_console
-from channels.delivery.model import Delivery, State
+from channels.delivery.model import Delivery, Evidence, State
+from channels.outbox import reading, replaying
+from channels.outbox.exporting import Wanted, evidence_object
 from channels.settings import Settings
+from channels.webhook.address import shown
 from worker.app import make_app, wake_delivery
 
 _STYLES: dict[State, str] = {"delivered": "green", "dead": "red", "waiting": "yellow", "held": "yellow"}
 
 
-def run_list(settings: Settings, state: State | None, limit: int, *, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of `list` and `export`, as they were given."""
+
+    state: State | None = None
+    endpoint: str | None = None
+    type: str | None = None
+    turn: str | None = None
+    since: str | None = None
+    until: str | None = None
+
+    def wanted(self, now_ms: int) -> Wanted:
+        """What it chooses. `now_ms`: the store's clock."""
+        return Wanted(
+            self.state,
+            self.endpoint or "",
+            self.type or "",
+            self.turn or "",
+            moment_of("--since", self.since, now_ms) or None,
+            moment_of("--until", self.until, now_ms) or None,
+        )
+
+
+def run_list(settings: Settings, asked: Asked, limit: int, after: str, *, as_json: bool) -> int:
     """Print the newest deliveries; returns the exit code."""
 
-    async def listed(there: Joined, client: Client) -> int:
-        found = await outbox.listed(client, there.settings.partitions, limit, state)
+    async def listed(_: Joined, client: Client) -> int:
+        found, following = await _found(client, asked.wanted(await now_ms(client)), limit, after)
         if as_json:
             sys.stdout.writelines(json.dumps(asdict(delivery)) + "\n" for delivery in found)
         else:
             open_console().print(_table(found) if found else "no deliveries")
+        if following:
+            open_console(stderr=True).print(f"there are more: --after {following}", soft_wrap=True)
         return exits.OK
 
     return ask(settings, listed)
@@ -42,19 +71,19 @@ def run_list(settings: Settings, state: State | None, limit: int, *, as_json: bo
 def run_show(settings: Settings, delivery: str, *, as_json: bool) -> int:
     """Print one delivery with its attempts; the exit code says whether it is dead."""
 
-    async def shown(_: Joined, client: Client) -> int:
-        found = await outbox.show(client, delivery)
-        _print(found, as_json=as_json)
+    async def show(_: Joined, client: Client) -> int:
+        found = await reading.show(client, delivery)
+        _print(found, await reading.evidence(client, delivery), as_json=as_json)
         return exits.FAILED if found.state == "dead" else exits.OK
 
-    return ask(settings, shown)
+    return ask(settings, show)
 
 
 def run_replay(settings: Settings, delivery: str, *, as_json: bool) -> int:
-    """Make a dead delivery due now and wake a delivery process; returns the exit code."""
+    """Make a dead or held delivery due now and wake a delivery process; returns the exit code."""
 
     async def replayed(there: Joined, client: Client) -> int:
-        found = await outbox.replay(client, delivery)
+        found = await replaying.replay(client, delivery)
         app = make_app(there.settings, concurrency=1)
         try:
             await asyncio.to_thread(wake_delivery, app)
@@ -65,21 +94,47 @@ def run_replay(settings: Settings, delivery: str, *, as_json: bool) -> int:
                 style="yellow",
                 soft_wrap=True,
             )
-        _print(found, as_json=as_json)
+        _print(found, {}, as_json=as_json)
         return exits.OK
 
     return ask(settings, replayed)
 
 
-def shown_destination(destination: str) -> str:
-    """A destination as a terminal may show it: of a URL scheme and host, since its path may be a secret."""
-    parts = urlsplit(destination)
-    return f"{parts.scheme}://{parts.netloc}/..." if parts.scheme else destination
+def run_cancel(settings: Settings, delivery: str, *, as_json: bool) -> int:
+    """Cancel a delivery and print it; returns the exit code."""
+
+    async def cancel(_: Joined, client: Client) -> int:
+        _print(await replaying.cancel(client, delivery, f"cancelled by {person()}"), {}, as_json=as_json)
+        return exits.OK
+
+    return ask(settings, cancel)
 
 
-def _print(delivery: Delivery, *, as_json: bool) -> None:
+async def now_ms(client: Client) -> int:
+    """The store's time."""
+    seconds, micros = await client.time()
+    return int(seconds * 1000 + micros // 1000)
+
+
+def object_of(delivery: Delivery, evidence: Mapping[int, Evidence]) -> dict[str, Any]:
+    """A delivery as programs get it, with what its attempts showed."""
+    return {**asdict(delivery), "evidence": {number: evidence_object(one) for number, one in evidence.items()}}
+
+
+async def _found(client: Client, wanted: Wanted, limit: int, after: str) -> tuple[list[Delivery], str]:
+    """As many as are asked for, and where the next ones begin: a single page may hold fewer."""
+    found: list[Delivery] = []
+    while True:
+        page = await wanted.page(client, limit - len(found), after)
+        found += page.deliveries
+        after = page.after
+        if not after or len(found) == limit:
+            return found, after
+
+
+def _print(delivery: Delivery, evidence: Mapping[int, Evidence], *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps(asdict(delivery)) + "\n")
+        sys.stdout.write(json.dumps(object_of(delivery, evidence)) + "\n")
         return
     console = open_console()
     clean = cleaner(console)
@@ -87,19 +142,35 @@ def _print(delivery: Delivery, *, as_json: bool) -> None:
         "delivery": delivery.id,
         "event": f"{delivery.event_type} {delivery.event_id}",
         "turn": delivery.turn,
-        "destination": shown_destination(delivery.destination),
+        "destination": shown(delivery.destination),
         "state": delivery.state,
-        "created": _time(delivery.created_ms),
-        "next look": _time(delivery.due_ms),
-        "ended": _time(delivery.ended_ms),
+        "created": time_of(delivery.created_ms),
+        "next look": time_of(delivery.due_ms),
+        "ended": time_of(delivery.ended_ms),
         "reason": f"{delivery.message} [{delivery.code}]" if delivery.code else "",
     }
     for name, value in rows.items():
         if value:
             console.print(Text.assemble((f"{name:<12} ", "dim"), clean(value)), soft_wrap=True)
     for attempt in delivery.log:
-        words = f"attempt {attempt.number}  {_time(attempt.at_ms)}  {attempt.code}: {attempt.message}"
+        words = f"attempt {attempt.number}  {time_of(attempt.at_ms)}  {attempt.code}: {attempt.message}"
         console.print(clean(words), markup=False, soft_wrap=True)
+        if attempt.number in evidence:
+            for line in _shown(evidence[attempt.number]):
+                console.print(Text.assemble("           ", clean(line)), soft_wrap=True)
+
+
+def _shown(evidence: Evidence) -> list[str]:
+    """What an attempt showed, for a person."""
+    steps = {"lookup": evidence.lookup_ms, "connect": evidence.connect_ms, "tls": evidence.tls_ms}
+    steps |= {"head": evidence.head_ms, "total": evidence.total_ms}
+    times = ", ".join(f"{name} {took} ms" for name, took in steps.items() if took is not None)
+    where = f"to {evidence.address} " if evidence.address else ""
+    lines = [f"{where}{'on an open connection ' if evidence.reused else ''}{times}"]
+    if evidence.body:
+        lines.append(f"answered {evidence.content_type or 'without a type'}{', cut' if evidence.truncated else ''}:")
+        lines += evidence.body.decode(errors="replace").splitlines()[:20]
+    return lines
 
 
 def _table(deliveries: Sequence[Delivery]) -> Table:
@@ -110,10 +181,11 @@ def _table(deliveries: Sequence[Delivery]) -> Table:
         table.add_column(name, overflow="fold")
     for one in deliveries:
         style = _STYLES.get(one.state, "")
-        cells = (one.event_type, shown_destination(one.destination), str(one.attempts), _time(one.due_ms), one.code)
+        cells = (one.event_type, shown(one.destination), str(one.attempts), time_of(one.due_ms), one.code)
         table.add_row(one.id, Text(one.state, style), *map(Text, cells))
     return table
 
 
-def _time(at_ms: int) -> str:
+def time_of(at_ms: int) -> str:
+    """A moment as people read it; nothing of 0."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds") if at_ms else ""

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.text import Text
 
-from channels import doctor
+from channels import doctor, endpoint_checks, hook_checks
 from channels.console import exits
 from channels.console.joined import Client, Joined, ask
 from channels.doctor import Check
@@ -20,11 +20,15 @@ from worker.errors import ConfigurationError
 
 def run_doctor(settings: Settings, *, as_json: bool) -> int:
     """Look at everything; the exit code is 0 only if all is good."""
-    checks = [*doctor.check_imports(), doctor.check_data_dir(settings.data_dir), *doctor.check_secret(settings)]
+    checks = [*doctor.check_imports(), doctor.check_data_dir(settings.data_dir)]
+    checks += [*doctor.check_secret(settings), *doctor.check_vault(settings), *hook_checks.check_given(settings)]
+    checks += [*endpoint_checks.check_given(settings), *doctor.check_secret_files(settings)]
 
     async def redis_and_providers(_: Joined, client: Client) -> int:
         checks.extend(await doctor.check_redis(client))
         checks.extend(await doctor.check_broker(settings))
+        checks.extend(await endpoint_checks.check_stored(client, settings))
+        checks.extend(await hook_checks.check_receivers(client, settings))
         checks.extend(await doctor.check_tools(settings))
         checks.extend(await doctor.check_providers(settings))
         checks.extend(await doctor.check_provider_health(client, settings))

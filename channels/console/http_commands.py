@@ -1,13 +1,15 @@
-"""The commands around the HTTP API, `lastword web` and `lastword token`, and their arguments.
+"""The commands around the HTTP API, `lastword web`, `lastword token` and `lastword hooks`, and their arguments.
 
 What belongs here: names, arguments and help. What must not be known here: what a command does; each line hands over.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 tokens_app = typer.Typer(help="Who may use the HTTP API.", no_args_is_help=True)
+hooks_app = typer.Typer(help="Where other programs post their events.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -83,3 +85,28 @@ def scopes() -> None:
     from channels.console import tokens
 
     raise typer.Exit(tokens.run_scopes())
+
+
+@hooks_app.command("list", epilog="Example: lastword hooks list --json")
+def hooks_list(as_json: Json = False) -> None:
+    """List the inbound routes of the settings. With --json one object a line."""
+    from channels.console import hooks
+    from channels.settings import load_settings
+
+    raise typer.Exit(hooks.run_list(load_settings(), as_json=as_json))
+
+
+@hooks_app.command("sign", epilog="Example: lastword hooks sign crm --body event.json --event paid")
+def hooks_sign(
+    route: Annotated[str, typer.Argument(metavar="ROUTE", help=r"Name of the \[hooks.NAME].")],
+    body: Annotated[Path, typer.Option(metavar="FILE", help="What is to be posted; - reads the standard input.")],
+    event: Annotated[str | None, typer.Option(metavar="TYPE", help="Type of the event.")] = None,
+    delivery: Annotated[str | None, typer.Option(metavar="ID", help="Of the delivery; not set: a fresh one.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the headers that a sender of this body would send, one a line, as `curl -H @FILE` takes them."""
+    from channels.console import hooks
+    from channels.settings import load_settings
+
+    signed = hooks.read_body(body)
+    raise typer.Exit(hooks.run_sign(load_settings(), route, signed, event=event, delivery=delivery, as_json=as_json))

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from channels.console import exits
 from channels.settings import Settings, load_explained, schema
+from channels.webhook import address
 from worker.sources import Loaded, extra, is_secret, limits
 
 _LONGEST_SHOWN = 60
@@ -90,6 +91,8 @@ def _leaves(
 
 
 def _shown(field: FieldInfo, value: object) -> object:
+    if isinstance(value, tuple) and extra(field).get("shown") == "host":
+        return [address.shown(each) for each in value]
     if extra(field).get("shown") == "host" and value is not None:
         parts = urlsplit(str(value))
         return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}/..."

@@ -6,7 +6,7 @@ what counts as wrong.
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from rich.console import Console
@@ -18,9 +18,12 @@ from channels.console.joined import Client, Joined, ask
 from channels.console.terminal import open_console
 from channels.faults import Fault, faults
 from channels.settings import Settings
-from channels.survey import DeliveriesSurvey, Survey, hangs, look
+from channels.survey import LogSurvey, Survey, hangs, look
 from worker.store.processes import LivingProcess
 from worker.store.survey import TurnsSurvey
+
+_NAMED = 5
+"""So many endpoints are named in a line."""
 
 _LATE = ("failed", "dead", "incomplete", "cancelled", "completed", "skipped", "merged")
 
@@ -47,9 +50,9 @@ def object_of(survey: Survey, wrong: list[Fault]) -> dict[str, object]:
         "turns": survey.states(),
         "ended_within_a_day": survey.lately(),
         "partitions": [
-            {"turns": asdict(turns), "deliveries": asdict(deliveries)}
-            for turns, deliveries in zip(survey.turns, survey.deliveries, strict=True)
+            {"turns": asdict(turns), "log": asdict(log)} for turns, log in zip(survey.turns, survey.logs, strict=True)
         ],
+        "deliveries": asdict(survey.deliveries),
         "processes": [
             {**asdict(each.told), "since_ms": each.since_ms, "seen_ms": each.seen_ms} for each in survey.processes
         ],
@@ -73,7 +76,7 @@ def _print(console: Console, survey: Survey, wrong: list[Fault]) -> None:
 
 
 def _lines(survey: Survey) -> list[tuple[str, str]]:
-    states, lately, turns, deliveries = survey.states(), survey.lately(), survey.turns, survey.deliveries
+    states, lately, turns = survey.states(), survey.lately(), survey.turns
     waiting = sum(each.waiting for each in turns)
     oldest = max((each.waiting_oldest_s for each in turns), default=0.0)
     unseen = sum(each.unsealed - each.looked_at for each in turns)
@@ -91,22 +94,33 @@ def _lines(survey: Survey) -> list[tuple[str, str]]:
             f"{approvals} for a person" + (f", one expires in {min(expiring):.0f} s" if expiring else ""),
         ),
         ("last day", ", ".join(f"{lately[name]} {name}" for name in _LATE if lately.get(name)) or "no turn ended"),
-        ("deliveries", _delivering(deliveries)),
+        ("deliveries", _delivering(survey)),
         ("broker", "does not answer" if survey.broker is None else _counted(survey.broker)),
         ("redis", _redis(survey)),
         ("skipped", ", ".join(f"{name} for {left:.0f} s" for name, left in survey.skipped_s.items()) or "no provider"),
     ]
 
 
-def _delivering(deliveries: Sequence[DeliveriesSurvey]) -> str:
-    lag = max((each.relay_lag_s for each in deliveries), default=0.0)
-    aside = sum(each.aside for each in deliveries)
+def _delivering(survey: Survey) -> str:
+    deliveries, logs = survey.deliveries, survey.logs
+    lag = max((each.relay_lag_s for each in logs), default=0.0)
+    aside = sum(each.aside for each in logs)
+    held = _some({lane: f"{count} for {lane}" for lane, count in deliveries.held.items()})
+    stopped = _some({name: f"{name} is {standing}" for name, standing in deliveries.stopped.items()})
     return (
-        f"{sum(each.open for each in deliveries)} open, {sum(each.due for each in deliveries)} of them due, "
-        f"{sum(each.dead for each in deliveries)} dead"
+        f"{deliveries.open} open, {deliveries.by_state.get('in_flight', 0)} of them in flight, {deliveries.dead} dead"
+        + (f"; held: {held}" if held else "")
+        + (f"; {stopped}" if stopped else "")
+        + (f"; {deliveries.replays} bulk replays run" if deliveries.replays else "")
         + (f"; the relay is {lag:.1f} s behind" if lag else "; the relay has read all")
         + (f"; {aside} log entries wait for a newer release" if aside else "")
     )
+
+
+def _some(words: Mapping[str, str]) -> str:
+    """The first of them by name."""
+    first = [words[name] for name in sorted(words)[:_NAMED]]
+    return ", ".join(first) + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
 
 
 def _counted(broker: Mapping[str, int]) -> str:
@@ -122,16 +136,16 @@ def _redis(survey: Survey) -> str:
 
 def _partitions(survey: Survey) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("partition", "running", "queued", "parked", "waiting", "open deliveries", "dead", "relay lag"):
+    for name in ("partition", "running", "queued", "parked", "waiting", "log", "relay lag"):
         table.add_column(name)
-    for number, (turns, deliveries) in enumerate(zip(survey.turns, survey.deliveries, strict=True)):
-        table.add_row(*_row(number, turns, deliveries))
+    for number, (turns, log) in enumerate(zip(survey.turns, survey.logs, strict=True)):
+        table.add_row(*_row(number, turns, log))
     return table
 
 
-def _row(number: int, turns: TurnsSurvey, deliveries: DeliveriesSurvey) -> list[str]:
-    counts = [turns.states["running"], turns.states["queued"], turns.states["parked"], turns.waiting, deliveries.open]
-    return [str(number), *map(str, counts), str(deliveries.dead), f"{deliveries.relay_lag_s:.1f} s"]
+def _row(number: int, turns: TurnsSurvey, log: LogSurvey) -> list[str]:
+    counts = [turns.states["running"], turns.states["queued"], turns.states["parked"], turns.waiting, log.entries]
+    return [str(number), *map(str, counts), f"{log.relay_lag_s:.1f} s"]
 
 
 def _processes(survey: Survey) -> Table:

@@ -13,6 +13,7 @@ from functools import partial
 from channels.console import exits
 from channels.console.joined import Client, Joined, ask
 from channels.console.terminal import cleaner, error_line, error_object, open_console
+from channels.destinations import check_destinations
 from channels.settings import Settings
 from worker import api
 from worker.app import make_app, wake_session
@@ -54,12 +55,11 @@ def labels_of(pairs: Sequence[str]) -> dict[str, str]:
 def run_submit(settings: Settings, message: Message, *, as_json: bool) -> int:
     """Check, submit, tell the ids, and wait if that was asked for; returns the exit code."""
     settings.agent(message.agent)
-    for destination in message.to:
-        settings.subscriber(destination)
     return ask(settings, partial(_submit, message, as_json))
 
 
 async def _submitted(message: Message, there: Joined, client: Client) -> Submitted:
+    await check_destinations(client, there.settings, message.to)
     app = make_app(there.settings, concurrency=1)
     try:
         return await api.submit(

@@ -15,6 +15,7 @@ from channels.console import exits
 from channels.console.terminal import cleaner, open_console
 from channels.settings import Settings
 from worker.errors import ConfigurationError
+from worker.guard import guard_operator
 from worker.tools.shelf import OfferedTool, Shown, ToolShelf
 
 
@@ -35,7 +36,7 @@ def run_list(settings: Settings, agent: str | None, *, as_json: bool) -> int:
 
 
 async def _shown(settings: Settings, agent: str | None) -> Shown:
-    shelf = ToolShelf(settings.mcp, settings.tools)
+    shelf = ToolShelf(settings.mcp, settings.tools, guard_operator(settings.egress))
     try:
         return await (shelf.everything() if agent is None else shelf.shown(agent, settings.agent(agent)))
     finally:

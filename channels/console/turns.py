@@ -17,6 +17,7 @@ from channels.console import exits
 from channels.console.asked_turns import Asked, wanted_of
 from channels.console.joined import Client, Joined, ask
 from channels.console.terminal import cleaner, open_console
+from channels.destinations import check_destinations
 from channels.settings import Settings
 from worker import api
 from worker.app import make_app, wake_session
@@ -84,8 +85,8 @@ def run_replay(settings: Settings, turn: str, *, force: bool, as_json: bool) -> 
 
     async def replayed(there: Joined, client: Client) -> int:
         record = await records.read_turn(client, turn)
-        for destination in record.destinations if record is not None else ():
-            settings.subscriber(destination)
+        if record is not None:
+            await check_destinations(client, settings, record.destinations)
         wake = partial(wake_session, make_app(there.settings, concurrency=1))
         submitted = await api.replay_turn(there.settings, client, turn=turn, wake=wake, force=force)
         if as_json:

@@ -26,7 +26,7 @@ from channels.console import exits
 from channels.console.joined import Client, Joined, ask, leave
 from channels.console.lines import Lines
 from channels.console.terminal import open_console
-from channels.deliverer import lease_for
+from channels.delivery.lane import lease_for
 from channels.embedded import EmbeddedServer, die_with_parent
 from channels.settings import Settings
 from worker.engine.shutdown import Words
@@ -64,7 +64,7 @@ _STYLES = ("cyan", "magenta", "green", "yellow")
 
 def drain_limit_s(settings: Settings) -> float:
     """The seconds after which every process has ended by itself, and a little more."""
-    delivery, web = lease_for(settings.delivery.timeout_s), settings.web.drain_s + settings.web.stop_s
+    delivery, web = lease_for(settings.longest_timeout_s), settings.web.drain_s + settings.web.stop_s
     return max(settings.processes.drain_s, delivery, web) + _CLOSING_S
 
 

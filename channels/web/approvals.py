@@ -15,7 +15,7 @@ from channels.settings import Settings
 from channels.web.endpoint import Call, require
 from channels.web.errors import Code, Refused, away, json_response
 from channels.web.models import Approval, ApprovalList, DecideAnswer, DecideRequest, Option
-from channels.web.operations import DEFAULT_LIMIT, MOST_LISTED
+from channels.web.operation import DEFAULT_LIMIT, MOST_LISTED
 from channels.web.turns import number, refusal_of
 from worker import api, ids
 from worker.errors import ConfigurationError

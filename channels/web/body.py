@@ -11,17 +11,17 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from channels.web.errors import Refused
-from channels.web.operations import Operation
+from channels.web.operation import Operation
 
 _READ_LIMIT_S = 30.0
-_CLOSE = {"Connection": "close"}
+CLOSE = {"Connection": "close"}
 """What is left of a body that is not read would be taken for the next request."""
 
 
 async def read_model(request: Request, model: type[BaseModel], most_bytes: int) -> BaseModel:
     """The body as a model. Raises `Refused`."""
     _check_type(request)
-    data = await _read(request, most_bytes)
+    data = await read_bytes(request, most_bytes, "web.body_bytes")
     try:
         json.loads(data.decode())  # else it would be read as UTF-16 or UTF-32, too
     except (ValueError, RecursionError):
@@ -39,7 +39,8 @@ def refusal_of(error: ValidationError) -> Refused:
     if first["type"] == "extra_forbidden":
         message = f"{field[:80]}: there is no such field; remove it"
     else:
-        message = f"{field[:80]}: {first['msg']}" if field else f"the body: {first['msg']}"
+        told = first["msg"].removeprefix("Value error, ")
+        message = f"{field[:80]}: {told}" if field else f"the body: {told}"
     return Refused("invalid", message, field=field[:80] or None)
 
 
@@ -62,8 +63,10 @@ def _check_type(request: Request) -> None:
         raise Refused("media_type", "send the body as it is, without Content-Encoding", field="Content-Encoding")
 
 
-async def _read(request: Request, most_bytes: int) -> bytes:
-    too_large = Refused("too_large", f"the body is longer than {most_bytes} bytes (web.body_bytes)", headers=_CLOSE)
+async def read_bytes(request: Request, most_bytes: int, setting: str | None = None) -> bytes:
+    """The body as it came. `setting`: the one that says how long it may be, where that is told. Raises `Refused`."""
+    named = "" if setting is None else f" ({setting})"
+    too_large = Refused("too_large", f"the body is longer than {most_bytes} bytes{named}", headers=CLOSE)
     told = request.headers.get("content-length", "")
     if told.isascii() and told.isdigit() and int(told) > most_bytes:
         raise too_large
@@ -76,7 +79,7 @@ async def _read(request: Request, most_bytes: int) -> bytes:
                     raise too_large
     except TimeoutError:
         message = f"the body did not come within {_READ_LIMIT_S:.0f} s"
-        raise Refused("body_timeout", message, headers=_CLOSE) from None
+        raise Refused("body_timeout", message, headers=CLOSE) from None
     except ClientDisconnect:
         raise Refused("body_timeout", "the connection was closed in the middle of the body") from None
     return bytes(data)

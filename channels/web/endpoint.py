@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from channels.web import metrics, tokens
 from channels.web.body import check_query, read_model
 from channels.web.errors import Refused, away
-from channels.web.operations import Operation
+from channels.web.operation import Operation
 from channels.web.rates import Rates
 from channels.web.tokens import Token
 from worker.errors import NewerRecord, StoreFull, StoreUnavailable
@@ -122,11 +122,11 @@ class Guard:
         """Who asks, if he may; None: he needs no token. Raises `Refused`."""
         if operation.scope is None or (operation.is_local and _is_local(request)):
             if operation.is_counted:
-                await self.rates.count_stranger(_address(request))
+                await self.rates.count_stranger(address_of(request))
             return None
         token = await tokens.find(self.client, _bearer(request))
         if token is None:
-            await self.rates.count_failure(_address(request))
+            await self.rates.count_failure(address_of(request))
             raise Refused(
                 "unauthorized",
                 "no valid token: send Authorization: Bearer TOKEN, with one of `lastword token create` that was not "
@@ -183,7 +183,8 @@ def _store_error(error: Exception) -> Refused | None:
     return None
 
 
-def _address(request: Request) -> str:
+def address_of(request: Request) -> str:
+    """Where it was asked from: what rates count by."""
     return request.client.host if request.client else "unknown"
 
 
@@ -191,7 +192,7 @@ def _is_local(request: Request) -> bool:
     """Whether it was asked on this machine, and not by a proxy for somebody else."""
     if any(name in request.headers for name in ("x-forwarded-for", "forwarded", "via")):
         return False
-    return _address(request) in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+    return address_of(request) in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
 def _bearer(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""An answer of server-sent events that ends by itself, or when nobody takes it any more.
+"""An answer of many pieces, as server-sent events, that ends by itself, or when nobody takes it any more.
 
 What belongs here: writing at the pace of the one who reads, and noticing that he is gone. What must not be known here:
 what is written.
@@ -11,10 +11,7 @@ from contextlib import aclosing
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "x-accel-buffering": "no",  # nginx would hold back what is to be seen at once
-}
+HEADERS = {"x-accel-buffering": "no"}  # nginx would hold back what is to be seen at once
 
 _PIECE_BYTES = 65_536
 _CANCEL_AGAIN_S = 0.1
@@ -26,8 +23,14 @@ class EventStream(Response):
     `ended` is called when it is over, however it came to that.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes, None], write_timeout_s: float, ended: Callable[[], None]) -> None:
-        super().__init__(headers=HEADERS)
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        write_timeout_s: float,
+        ended: Callable[[], None],
+        media_type: str = "text/event-stream; charset=utf-8",
+    ) -> None:
+        super().__init__(headers=HEADERS | {"content-type": media_type})
         del self.headers["content-length"]
         self._events = events
         self._write_timeout_s = write_timeout_s

@@ -25,6 +25,13 @@ _answer_s = Histogram(
 )
 _readers = Gauge("lastword_web_readers", "Live readers that are connected now.", registry=REGISTRY)
 
+_hooks = Counter(
+    "lastword_hooks_received",
+    "Events that were posted to inbound routes, by route (none: of no route) and what became of them.",
+    ("route", "result"),
+    registry=REGISTRY,
+)
+
 _METHODS = frozenset({"GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -42,6 +49,11 @@ def answered(route: str, method: str, status: int, took_s: float) -> None:
 def turned_away(status: int) -> None:
     """What came was no request that can be read, or there is no room for it."""
     _count("none", "other", status)
+
+
+def hook_received(route: str, result: str) -> None:
+    """An event was posted, and answered. `route`: the name of one that is set."""
+    _hooks.labels(route, result).inc()
 
 
 def reader_came() -> None:

@@ -38,7 +38,7 @@ class SubmitRequest(_Model):
         default={}, max_length=MAX_LABELS, description="Come back with the outcome."
     )
     destinations: list[StrictStr] = Field(
-        default=[], max_length=32, description="Subscribers that get the outcome; URLs with the scope destinations:url."
+        default=[], max_length=32, description="Endpoints that get the outcome; URLs with the scope destinations:url."
     )
     requester: Person | None = Field(
         default=None, description="Who alone may decide what the turn asks. Null: anybody who may decide approvals."
@@ -47,6 +47,21 @@ class SubmitRequest(_Model):
         default=None,
         description="Where a turn of the session goes on: wait, be refused, or cancel it. Null: turns.on_busy.",
     )
+
+
+class HookAnswer(_Model):
+    """What became of an event: the turn that it is now, or was already, or why it is passed over.
+
+    `event_type` and `delivery_id`: as it tells them, at most 200 characters. `turn`: null where it was filtered.
+    """
+
+    status: Literal["accepted", "ignored"]
+    reason: Literal["event_filtered", "duplicate_delivery"] | None = None
+    route: str
+    event_type: str | None
+    delivery_id: str | None
+    turn: str | None = None
+    session: str | None = None
 
 
 class TurnUrls(_Model):

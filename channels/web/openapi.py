@@ -10,11 +10,13 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from channels.web.errors import STATUS, Code, ErrorBody
-from channels.web.operations import OPERATIONS, Operation
+from channels.web.operation import Operation
+from channels.web.operations import OPERATIONS
 from channels.web.tokens import SCOPES
 from worker.output.events import AnyOutput
 from worker.output.snapshot import Snapshot
 
+_ANY_JSON = "The event: JSON in UTF-8, whatever the Content-Type."
 _REF = "#/components/schemas/{model}"
 OUTPUTS: tuple[type[BaseModel], ...] = get_args(get_args(AnyOutput)[0])
 
@@ -71,6 +73,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
     }
     if operation.request is not None:
         told["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref(operation.request)}}}
+    if operation.takes_json:
+        told["requestBody"] = {"required": True, "content": {"*/*": {"schema": {}}}, "description": _ANY_JSON}
     return told
 
 

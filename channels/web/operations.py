@@ -4,12 +4,8 @@ What belongs here: the table, from which the routes and the OpenAPI document are
 a request is answered.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
-
-from pydantic import BaseModel
-
+from channels.web.delivery_operations import DELIVERY_OPERATIONS
+from channels.web.endpoint_operations import ENDPOINT_OPERATIONS
 from channels.web.errors import Code
 from channels.web.models import (
     MAX_IDEMPOTENCY_KEY,
@@ -18,72 +14,25 @@ from channels.web.models import (
     CancelAnswer,
     DecideAnswer,
     DecideRequest,
+    HookAnswer,
     Ready,
     SubmitAnswer,
     SubmitRequest,
     Turn,
     TurnList,
 )
-from channels.web.tokens import Scope
+from channels.web.operation import LIMIT, TEXT, Operation, Parameter
 from worker.output.filters import OutputFilter
 from worker.store.listing import LIVE, OUTCOMES
 
 FILTERS = ", ".join(str(one.name).lower() for one in (*OutputFilter, OutputFilter.FULL))
 STATES = (*LIVE, "sealed", *OUTCOMES)
-DEFAULT_LIMIT, MOST_LISTED = 100, 1000
-"""How many a list holds where the request does not say, and at most."""
-
-EVERY_ERROR: tuple[Code, ...] = ("internal", "unavailable")
-GUARDED_ERRORS: tuple[Code, ...] = ("unauthorized", "forbidden", "rate_limited", "invalid")
-BODY_ERRORS: tuple[Code, ...] = ("not_json", "media_type", "too_large", "body_timeout")
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A value in path, query or header."""
-
-    name: str
-    where: Literal["path", "query", "header"]
-    meaning: str
-    schema: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """A route. `scope` None: no token is needed. `answers`: by status; a text instead of a model is a media type.
-
-    `is_local`: on the same machine no token is needed. `is_counted`: without a token, requests count by address.
-    """
-
-    name: str
-    method: Literal["GET", "POST"]
-    path: str
-    summary: str
-    scope: Scope | None
-    answers: Mapping[int, type[BaseModel] | str | None]
-    request: type[BaseModel] | None = None
-    parameters: tuple[Parameter, ...] = ()
-    errors: tuple[Code, ...] = ()
-    is_local: bool = False
-    is_counted: bool = False
-
-    @property
-    def all_errors(self) -> tuple[Code, ...]:
-        """All that it may be refused with."""
-        guarded = GUARDED_ERRORS if self.scope else ("rate_limited",) if self.is_counted else ()
-        return (*EVERY_ERROR, *guarded, *(BODY_ERRORS if self.request else ()), *self.errors)
-
-
-_TEXT: Mapping[str, Any] = {"type": "string"}
-_TURN = Parameter("turn", "path", "Id of the turn.", _TEXT)
-_APPROVAL = Parameter("approval", "path", "Id of the request.", _TEXT)
-_LIMIT = Parameter(
-    "limit",
-    "query",
-    f"At most so many; not set: {DEFAULT_LIMIT}.",
-    {"type": "integer", "minimum": 1, "maximum": MOST_LISTED},
+HOOK_ERRORS: tuple[Code, ...] = (
+    *("not_found", "too_large", "body_timeout", "not_json", "unauthorized", "invalid", "busy", "rate_limited"),
+    "store_full",
 )
-
+_TURN = Parameter("turn", "path", "Id of the turn.", TEXT)
+_APPROVAL = Parameter("approval", "path", "Id of the request.", TEXT)
 OPERATIONS = (
     Operation(
         name="submit_turn",
@@ -121,7 +70,7 @@ OPERATIONS = (
                 "label",
                 "query",
                 "Only those with this label, as NAME=VALUE; repeated: with all of these, each name once.",
-                {"type": "array", "items": _TEXT},
+                {"type": "array", "items": TEXT},
             ),
             Parameter(
                 "since_ms",
@@ -129,7 +78,7 @@ OPERATIONS = (
                 "Only those submitted since, or of ended ones those that ended since, in UTC ms.",
                 {"type": "integer", "minimum": 0},
             ),
-            _LIMIT,
+            LIMIT,
         ),
     ),
     Operation(
@@ -164,10 +113,25 @@ OPERATIONS = (
         answers={200: "text/event-stream", 204: None},
         parameters=(
             _TURN,
-            Parameter("filter", "query", f"What to get, between commas: {FILTERS}. Not set: full.", _TEXT),
-            Parameter("Last-Event-ID", "header", "Id of the last event that was seen: go on behind it.", _TEXT),
+            Parameter("filter", "query", f"What to get, between commas: {FILTERS}. Not set: full.", TEXT),
+            Parameter("Last-Event-ID", "header", "Id of the last event that was seen: go on behind it.", TEXT),
         ),
         errors=("not_found", "too_many_readers", "draining"),
+    ),
+    Operation(
+        name="receive_event",
+        method="POST",
+        path="/hooks/{route}",
+        summary=(
+            "Post an event to an inbound route. It needs no token: the signature or secret that the route is set to is "
+            "its key. When this answers `accepted`, the turn is on disk; whoever got another answer than 202 may send "
+            "the same again."
+        ),
+        scope=None,
+        answers={202: HookAnswer},
+        takes_json=True,
+        parameters=(Parameter("route", "path", "Name of the route.", TEXT),),
+        errors=HOOK_ERRORS,
     ),
     Operation(
         name="list_approvals",
@@ -177,8 +141,8 @@ OPERATIONS = (
         scope="approvals:read",
         answers={200: ApprovalList},
         parameters=(
-            _LIMIT,
-            Parameter("after", "query", "Only those behind this place: the next of the answer before.", _TEXT),
+            LIMIT,
+            Parameter("after", "query", "Only those behind this place: the next of the answer before.", TEXT),
         ),
     ),
     Operation(
@@ -192,6 +156,8 @@ OPERATIONS = (
         parameters=(_APPROVAL,),
         errors=("not_found", "refused"),
     ),
+    *ENDPOINT_OPERATIONS,
+    *DELIVERY_OPERATIONS,
     Operation(
         name="openapi",
         method="GET",

@@ -4,10 +4,13 @@ What belongs here: building and owning the parts. What must not be known here: s
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 
+import redis.asyncio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,26 +18,34 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from channels.endpoint_desk import EndpointDesk
+from channels.hook_checks import missing_receivers
+from channels.hooks.settings import routes_of
 from channels.settings import Settings
 from channels.web import tokens
 from channels.web.approvals import ApprovalRoutes
+from channels.web.deliveries import DeliveryRoutes
 from channels.web.endpoint import Call, Guard, Handler, Traced, endpoint
+from channels.web.endpoints import EndpointRoutes
 from channels.web.errors import Refused
 from channels.web.events import EventRoutes
 from channels.web.health import HealthRoutes
+from channels.web.hooks import HookRoutes
 from channels.web.live import READ_BLOCK_MS, LiveOutputs
 from channels.web.openapi import document
 from channels.web.operations import OPERATIONS
 from channels.web.rates import Rates
+from channels.web.replays import ReplayRoutes
 from channels.web.tail import Held
 from channels.web.turns import TurnRoutes
-from worker.app import make_app, wake_session
+from worker.app import make_app, wake_delivery, wake_session
 from worker.engine.presence import Doing, Presence
 from worker.engine.wakes import Wakes
 from worker.errors import StoreUnavailable
+from worker.observability import warn
 from worker.store import connect
 from worker.store.inbox import ensure_meta
-from worker.store.repeat import UNANSWERED, until_answered
+from worker.store.repeat import UNANSWERED, is_unanswered, until_answered
 
 _START_PATIENCE_S = 30.0
 _STOP_LIMIT_S = 5.0
@@ -65,7 +76,8 @@ class WebProcess:
         except UNANSWERED as error:
             raise StoreUnavailable(f"Redis did not answer within {_START_PATIENCE_S:.0f} s: start it first") from error
         loop = asyncio.get_running_loop()
-        wakes = Wakes(partial(wake_session, make_app(settings, concurrency=1)), most=_MOST_WAKES)
+        app = make_app(settings, concurrency=1)
+        wakes = Wakes(partial(wake_session, app), most=_MOST_WAKES)
         wakes.start()
         held = Held(settings.web.held_bytes)
         self._live = LiveOutputs(client, reading, held, partial(tokens.still_counting, client))
@@ -74,21 +86,23 @@ class WebProcess:
         self._presence.start(loop)
         turns = TurnRoutes(settings, client, wakes.add)
         approvals = ApprovalRoutes(settings, client, wakes.add)
-        health = HealthRoutes(settings, client, self._live)
+        rates = Rates(client, settings.redis(), settings.web)
+        await _warn_of_receivers(client, settings)
+        hooks = HookRoutes(settings, routes_of(settings.hooks), client, rates, wakes.add, _unix_s)
         handlers: dict[str, Handler] = {
             "submit_turn": turns.submit,
             "list_turns": turns.list,
             "read_turn": turns.read,
             "cancel_turn": turns.cancel,
             "read_events": EventRoutes(settings, client, self._live).read,
+            "receive_event": hooks.receive,
             "list_approvals": approvals.list,
             "decide_approval": approvals.decide,
-            "openapi": partial(_openapi, bytes(JSONResponse(document()).body)),
-            "livez": health.livez,
-            "readyz": health.readyz,
-            "metrics": health.metrics,
+            **await _endpoint_handlers(settings, client),
+            **_delivery_handlers(settings, client, partial(wake_delivery, app)),
+            **_health_handlers(HealthRoutes(settings, client, self._live)),
         }
-        guard = Guard(client, Rates(client, settings.redis(), settings.web), settings.web.body_bytes)
+        guard = Guard(client, rates, settings.web.body_bytes)
         return _application(handlers, guard)
 
     def drain(self) -> None:
@@ -109,6 +123,66 @@ class WebProcess:
         return Presence(client, "web", lambda: Doing(live.turns, draining=live.closing), own_routes)
 
 
+async def _warn_of_receivers(client: redis.asyncio.Redis, settings: Settings) -> None:
+    """Of those that routes name and nobody is: what goes to them will be cancelled."""
+    try:
+        missing = await missing_receivers(client, settings)
+    except Exception as error:
+        if not is_unanswered(error):
+            raise
+        return  # and the rest of the start says so
+    for route, endpoint_name in missing:
+        warn("hook_receiver_unknown", route=route, endpoint=endpoint_name)
+
+
+async def _endpoint_handlers(settings: Settings, client: redis.asyncio.Redis) -> dict[str, Handler]:
+    """Raises `ConfigurationError` when a stored secret does not open: at the start, and not at the first send."""
+    desk = EndpointDesk(settings, client)
+    await desk.check()
+    routes = EndpointRoutes(desk)
+    return {
+        "create_endpoint": routes.create,
+        "list_endpoints": routes.list,
+        "read_endpoint": routes.read,
+        "update_endpoint": routes.update,
+        "delete_endpoint": routes.delete,
+        "rotate_endpoint": routes.rotate,
+        "pause_endpoint": routes.pause,
+        "resume_endpoint": routes.resume,
+        "test_endpoint": routes.test,
+    }
+
+
+def _health_handlers(health: HealthRoutes) -> dict[str, Handler]:
+    return {
+        "openapi": partial(_openapi, bytes(JSONResponse(document()).body)),
+        "livez": health.livez,
+        "readyz": health.readyz,
+        "metrics": health.metrics,
+    }
+
+
+def _delivery_handlers(settings: Settings, client: redis.asyncio.Redis, wake: Callable[[], None]) -> dict[str, Handler]:
+    """`wake`: asks a delivery process to look at the outbox; it may block."""
+    deliver = Wakes(lambda _: wake(), most=1)
+    deliver.start()
+    deliveries = DeliveryRoutes(settings, client, partial(deliver.add, "deliveries"))
+    replays = ReplayRoutes(settings, client)
+    return {
+        "list_deliveries": deliveries.list,
+        "export_deliveries": deliveries.export,
+        "read_delivery": deliveries.read,
+        "replay_delivery": deliveries.replay,
+        "cancel_delivery": deliveries.cancel,
+        "start_replay": replays.start,
+        "list_replays": replays.list,
+        "read_replay": replays.read,
+        "pause_replay": replays.pause,
+        "resume_replay": replays.resume,
+        "cancel_replay": replays.cancel,
+    }
+
+
 def _application(handlers: dict[str, Handler], guard: Guard) -> ASGIApp:
     routes = []
     for operation in OPERATIONS:
@@ -119,6 +193,10 @@ def _application(handlers: dict[str, Handler], guard: Guard) -> ASGIApp:
     app = Starlette(routes=routes, exception_handlers={404: _nothing_here, 405: _not_so})
     app.router.redirect_slashes = False
     return Traced(app)
+
+
+def _unix_s() -> float:
+    return datetime.now(UTC).timestamp()  # noqa: TID251 - senders sign by their own clocks
 
 
 async def _openapi(body: bytes, _: Call) -> Response:

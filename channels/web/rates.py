@@ -18,6 +18,8 @@ from redis.exceptions import OutOfMemoryError
 from channels.settings import WebSettings
 from channels.web.errors import Refused
 
+_TOO_MANY_FAILURES = "too many requests without a valid token"
+
 
 class Rates:
     """The limits of one installation, counted through `client`."""
@@ -44,11 +46,18 @@ class Rates:
 
     async def count_failure(self, address: str) -> None:
         """Count a request without a valid token. Raises `Refused`."""
-        await self._count(self._failures, "address", address, "too many requests without a valid token")
+        await self._count(self._failures, "address", address, _TOO_MANY_FAILURES)
 
-    async def _count(self, item: RateLimitItemPerMinute, kind: str, who: str, what: str) -> None:
+    async def check_failures(self, address: str) -> None:
+        """Refuse an address that has failed too often, without counting this request. Raises `Refused`."""
+        await self._count(self._failures, "address", address, _TOO_MANY_FAILURES, counts=False)
+
+    async def _count(
+        self, item: RateLimitItemPerMinute, kind: str, who: str, what: str, *, counts: bool = True
+    ) -> None:
+        asked = self._limiter.hit if counts else self._limiter.test
         try:
-            if await self._limiter.hit(item, kind, who):
+            if await asked(item, kind, who):
                 return
             window = await self._limiter.get_window_stats(item, kind, who)
         except OutOfMemoryError:

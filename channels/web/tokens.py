@@ -25,7 +25,8 @@ from worker.errors import ConfigurationError
 
 Scope = Literal[
     "turns:write", "turns:read", "events:read", "approvals:read", "approvals:decide", "approvals:act_as",
-    "destinations:url", "metrics:read",
+    "destinations:url", "endpoints:read", "endpoints:write", "deliveries:read",
+    "deliveries:write", "metrics:read",
 ]  # fmt: skip
 SCOPES: dict[Scope, str] = {
     "turns:write": "Submit turns and cancel them.",
@@ -34,7 +35,11 @@ SCOPES: dict[Scope, str] = {
     "approvals:read": "List what waits for a person.",
     "approvals:decide": "Decide approvals, in the name of the token.",
     "approvals:act_as": "With approvals:decide: decide in the name of another person.",
-    "destinations:url": "With turns:write: let outcomes be sent to any URL, not only to subscribers of the settings.",
+    "destinations:url": "With turns:write: let outcomes be sent to any URL. With deliveries:read: see such URLs whole.",
+    "endpoints:read": "List endpoints, without secrets.",
+    "endpoints:write": "Make, change, pause and delete endpoints, and have their secrets rotated.",
+    "deliveries:read": "List deliveries and bulk replays, with what receivers answered; export them.",
+    "deliveries:write": "Replay and cancel deliveries, one or a range of them.",
     "metrics:read": "Read /metrics from another machine.",
 }
 """What a token may be made for."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 import redis.asyncio
 from starlette.responses import Response
 
+from channels.endpoints.directory import unknown
 from channels.settings import Settings
 from channels.web.endpoint import Call, require
 from channels.web.errors import Refused, json_response
@@ -29,9 +30,10 @@ from channels.web.models import (
     TurnList,
     TurnUrls,
 )
-from channels.web.operations import DEFAULT_LIMIT, MOST_LISTED, STATES
+from channels.web.operation import DEFAULT_LIMIT, MOST_LISTED
+from channels.web.operations import STATES
 from channels.web.tokens import Token
-from channels.webhook.address import shown
+from channels.webhook.address import check_url, shown
 from worker import api, ids
 from worker.errors import ConfigurationError
 from worker.store import records
@@ -56,9 +58,9 @@ class TurnRoutes:
     async def submit(self, call: Call) -> Response:
         """POST /v1/turns. HTTP turns run alone: none of them joins a turn that runs."""
         asked = cast("SubmitRequest", call.body)
-        key = _idempotency_key(call)
+        key = idempotency_key(call)
         self._check_bounds(call.token, asked)
-        self._check_destinations(call.token, asked)
+        await self._check_destinations(call.token, asked)
         try:
             submitted = await api.submit(
                 self.settings,
@@ -138,16 +140,18 @@ class TurnRoutes:
             )
             raise Refused("forbidden", message, field="session")
 
-    def _check_destinations(self, token: Token, asked: SubmitRequest) -> None:
+    async def _check_destinations(self, token: Token, asked: SubmitRequest) -> None:
         for destination in asked.destinations:
             if "://" in destination:
                 require(token, "destinations:url")
-            try:
-                self.settings.subscriber(destination)
-            except ConfigurationError as error:
-                unknown = f"destinations: {destination[:80]!r} is no subscriber of this installation"
-                message = str(error) if "://" in destination else unknown
-                raise Refused("invalid", message, field="destinations") from None
+                try:
+                    check_url("destination", destination)
+                except ConfigurationError as error:
+                    raise Refused("invalid", str(error), field="destinations") from None
+        names = [destination for destination in asked.destinations if "://" not in destination]
+        for name in await unknown(self.client, self.settings, names):  # the words for operators name other endpoints
+            message = f"destinations: {name[:80]!r} is no endpoint of this installation"
+            raise Refused("invalid", message, field="destinations")
 
 
 async def visible_turn(client: redis.asyncio.Redis, settings: Settings, call: Call) -> TurnRecord:
@@ -196,8 +200,8 @@ def _not_taken(error: SessionBusy | InterruptBarred | IdempotencyConflict) -> Re
             return Refused("conflict", message, field=_KEY_HEADER)
 
 
-def _idempotency_key(call: Call) -> str | None:
-    """The key that the store knows. Those of different tokens never meet, whatever their owners chose."""
+def idempotency_key(call: Call) -> str | None:
+    """The key that the store knows. Those of different tokens never meet. Raises `Refused`."""
     given = call.request.headers.getlist(_KEY_HEADER)
     if not given:
         return None

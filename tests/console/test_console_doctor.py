@@ -120,7 +120,7 @@ def test_a_secret_that_each_machine_would_make_for_itself_is_told(lastword: Last
     assert check.good
     assert "each machine" in check.finding
     assert "delivery.secret" in check.fix
-    named = {"subscribers": {"billing": {"url": "https://example.com/hook"}}}
+    named = {"endpoints": {"billing": {"url": "https://example.com/hook"}}}
     [check] = doctor.check_secret(Settings.model_validate(shared | named))
     assert "billing" in check.finding
     assert doctor.check_secret(Settings.model_validate(named)) == []

@@ -11,7 +11,12 @@ import redis.asyncio
 
 from channels.console import exits
 from channels.console.asked_turns import Asked, wanted_of
+from channels.delivery.replay import Bounds, Filters
+from channels.outbox import lanes
+from channels.replays import starting
+from channels.replays import stored as replays
 from tests.console.conftest import Lastword
+from tests.delivery.outboxes import insert, made
 from tests.store.test_turn_listing import ended, of_a_newer_release, submitted
 from tests.store.turns import ask, driven, with_tools
 from worker import ids
@@ -80,7 +85,7 @@ def test_status_shows_what_runs_waits_is_parked_and_is_dead(
         "waiting 1 for a process, the first for",
         "approvals 1 for a person, one expires in",
         "last day 1 dead",
-        "deliveries 0 open, 0 of them due, 0 dead; the relay is",
+        "deliveries 0 open, 0 of them in flight, 0 dead; the relay is",
         "1 log entries wait for a newer release",
         "broker 0 wake-ups for turns, 0 wake-ups for delivery",
         "MB, writes its append-only file",
@@ -97,8 +102,8 @@ def test_status_shows_what_runs_waits_is_parked_and_is_dead(
     assert [one["role"] for one in told["processes"]] == ["delivery", "turns"]
     [partition] = told["partitions"]
     assert partition["turns"]["waiting"] == 1
-    assert partition["deliveries"]["relay_lag_s"] >= 0
-    assert partition["deliveries"]["aside"] == 1
+    assert partition["log"]["relay_lag_s"] >= 0
+    assert partition["log"]["aside"] == 1
 
 
 @pytest.mark.requirement("status:exits:needs-a-person")
@@ -261,3 +266,29 @@ def test_a_state_that_is_long_is_cut_in_what_is_said_of_it() -> None:
 
 def test_the_indexes_of_outcomes_have_names_of_their_own() -> None:
     assert len({keys.ended(0, outcome) for outcome in OUTCOMES}) == len(OUTCOMES)
+
+
+@pytest.mark.requirement("operating:status")
+def test_held_deliveries_stopped_endpoints_and_replays_are_seen(
+    lastword: Lastword, store: Callable[[Step], Any], real_url: str
+) -> None:
+    lives(real_url, TURNS, DELIVERS)
+
+    async def stopped(client: Any) -> None:
+        await insert(client, [made(f"evt_{number}", "crm", state="held", due_ms=0) for number in range(3)])
+        await lanes.disable(client, "crm", "http_410")
+        await lanes.pause(client, "billing", "maintenance")
+        await insert(client, [made("evt_9", "billing", state="held", due_ms=0)])
+        now_ms = await replays.now_ms(client)
+        await starting.start(client, Filters(("dead",), 0, 0), 1, now_ms, by="anna", bounds=Bounds())
+
+    store(stopped)
+    told = lastword("status")
+    assert "held: 1 for billing, 3 for crm; billing is paused, crm is disabled; 1 bulk replays run" in told.out
+    assert "3 deliveries are held for disabled endpoints (crm)" in told.out
+    assert "`lastword endpoints enable crm --replay`" in told.out
+    seen = json.loads(lastword("status", "--json").out)
+    assert seen["deliveries"]["stopped"] == {"billing": "paused", "crm": "disabled"}
+    assert [each["code"] for each in seen["needs_a_person"]] == ["endpoint_disabled"]
+    store(lambda client: lanes.resume(client, "crm"))
+    assert "disabled" not in lastword("status").out

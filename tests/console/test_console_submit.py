@@ -81,7 +81,7 @@ def test_without_a_server_the_turn_is_stored_and_says_that_it_waits(lastword: La
     ("arguments", "words"),
     [
         (["hello", "--agent", "clerk"], "agents.clerk is not set"),
-        (["hello", "--to", "ops"], "neither a URL nor a subscriber"),
+        (["hello", "--to", "ops"], "neither a URL nor an endpoint"),
         (["hello", "--to", "ftp://x/y"], "ftp"),
         (["hello", "--label", "job"], "--label 'job' has no '='"),
         (["hello", "--session", "a b"], "session"),

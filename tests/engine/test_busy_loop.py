@@ -14,6 +14,7 @@ import uvloop
 
 from tests.store.turns import granted, outputs_of
 from tests.support.chat_stream import DONE, chunk, text
+from tests.support.egress import guard
 from tests.support.turns import machine
 from worker.codecs.messages import Request
 from worker.codecs.openai_chat import ChatCodec
@@ -86,7 +87,7 @@ async def driven(url: str) -> list[Any]:
     redis = fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer(version=(7,)))
     grant = await granted(redis)
     accumulator = Accumulator(redis, grant, lambda: True)
-    client, codec = open_client(connect_timeout_s=10), ChatCodec()
+    client, codec = open_client(connect_timeout_s=10, guard=guard()), ChatCodec()
     endpoint = Endpoint("main", url, None, {}, connect_timeout_s=10, finish_grace_s=1)
 
     def attempt(_provider: str, request: Request, call: int, number: int) -> AsyncIterator[list[Event]]:

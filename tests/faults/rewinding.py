@@ -13,17 +13,24 @@ from tests.support.valkey import Step, Valkey
 
 Kind = Callable[[Step], bool]
 
+
+def _settles(step: Step) -> bool:
+    """Whether a delivery was settled: its record begins with a line that says by which step, and a claim keeps that."""
+    records = [words[2] for words in step.commands if words[0].upper() == b"SET" and b":dlv:" in words[1]]
+    return any(record.split(b" ")[1] != b"-" for record in records) and not step.wrote(b"RPUSH", b":claim:")
+
+
 KINDS: dict[str, Kind] = {
-    "submit": lambda step: step.wrote(b"HSET", b"created_ms"),
+    "submit": lambda step: step.wrote(b"HSET", b":turn:", b"created_ms"),
     "claim": lambda step: step.wrote(b"HSET", b"epoch", b"running"),
     "open_call": lambda step: step.wrote(b"HSET", b"open_call"),
     "commit": lambda step: step.wrote(b"RPUSH", b":journal:", b'"committed"'),
     "tool_start": lambda step: step.wrote(b"RPUSH", b":journal:", b'"tool_started"'),
     "tool_end": lambda step: step.wrote(b"RPUSH", b":journal:", b'"tool_ended"'),
     "seal": lambda step: step.wrote(b"HSET", b":turn:", b"sealed_ms"),
-    "relay": lambda step: step.wrote(b"HSET", b":relay", b"inserted") and step.wrote(b"HSET", b":dlv:"),
+    "relay": lambda step: step.wrote(b"HSET", b":relay", b"inserted") and step.wrote(b"SET", b":dlv:"),
     "delivery": lambda step: step.wrote(b"RPUSH", b":claim:"),
-    "settle": lambda step: step.wrote(b"HSET", b":dlv:", b"settled"),
+    "settle": _settles,
 }
 _DURABLE = ("submit", "tool_start", "delivery")
 """What Lastword does not act upon before it is on disk: a file that has lost one of these has lost what it promised."""
@@ -38,6 +45,11 @@ def submitted_in(steps: list[Step]) -> set[str]:
     """The turns whose submit a file holds."""
     words = [words for step in steps if KINDS["submit"](step) for words in step.commands if b"created_ms" in words]
     return {found[found.index(b"turn") + 1].decode() for found in words}
+
+
+def awaited(server: Valkey, kind: str) -> int:
+    """How many steps of this kind the file holds after the next one. What was just submitted is in it already."""
+    return sum(map(KINDS[kind], server.steps())) + (kind != "submit")
 
 
 async def killed_after(server: Valkey, kind: str, number: int) -> list[Step]:

@@ -41,7 +41,7 @@ sweep_s = 0.2
 [delivery]
 timeout_s = 1
 
-[subscribers.receiver]
+[endpoints.receiver]
 url = "{hook}"
 secret = "{SECRET}"
 {more}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.rewinding import KINDS, durable_until, killed_after, rewound, settled, submitted_in
+from tests.faults.rewinding import KINDS, awaited, durable_until, killed_after, rewound, settled, submitted_in
 from tests.faults.scene import faults_of, settings, told
 from tests.support.receiver import Receiver
 from tests.support.stack import Stack, eventually, stand_in
@@ -56,8 +56,7 @@ async def test_a_server_that_lost_what_was_not_promised_contradicts_nothing(tmp_
                 # With tools, or with nothing that is promised to be kept.
                 what = "Look" if kind.startswith("tool") else chance.choice(("Look", "Say"))
                 turns.append(await stack.submit(f"{what} {len(turns)}.", destinations=("receiver",)))
-                before = sum(map(KINDS[kind], server.steps()))
-                steps = await killed_after(server, kind, before + 1)
+                steps = await killed_after(server, kind, awaited(server, kind))
                 rewound(server, steps, kind, durable_until(steps), chance)
             await settled(lambda: told(receiver).keys() == set(turns), "a message of each turn", 60)
             stored = {
@@ -90,8 +89,7 @@ async def test_a_server_that_lost_what_was_promised_says_nothing_twice_and_ends_
             for kind in chance.sample(sorted(KINDS), 6):
                 for number in range(2):
                     await stack.submit(f"Look {kind} {number}.", destinations=("receiver",))
-                before = sum(map(KINDS[kind], server.steps()))
-                steps = await killed_after(server, kind, before + 1)
+                steps = await killed_after(server, kind, awaited(server, kind))
                 rewound(server, steps, kind, steps[len(steps) // 2].end, chance)
                 known = submitted_in(server.steps())
             await settled(lambda: told(receiver).keys() >= known, "a message of each turn", 60)

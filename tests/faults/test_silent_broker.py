@@ -36,7 +36,7 @@ model = "stand-in"
 [delivery]
 secret = "{SECRET}"
 
-[subscribers.receiver]
+[endpoints.receiver]
 url = "{hook}"
 """
 

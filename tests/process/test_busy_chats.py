@@ -68,7 +68,7 @@ model = "stand-in"
 [agents.default]
 tools = ["gate"]
 
-[subscribers.receiver]
+[endpoints.receiver]
 url = "{hook}"
 secret = "{SECRET}"
 {more}

@@ -404,8 +404,8 @@ async def test_a_delivery_process_ends_at_once_too_and_its_delivery_is_made_by_a
         Receiver(Hang()) as receiver,
         Stack(tmp_path, real_url) as stack,
     ):
-        subscriber = f'[subscribers.receiver]\nurl = "{receiver.url}"\nsecret = "{SECRET}"\n[delivery]\ntimeout_s = 8'
-        stack.configure(settings(provider.base_url, subscriber))
+        endpoint = f'[endpoints.receiver]\nurl = "{receiver.url}"\nsecret = "{SECRET}"\n[delivery]\ntimeout_s = 8'
+        stack.configure(settings(provider.base_url, endpoint))
         first = stack.start("delivery")
         stack.start("turns")
         await stack.submit("<slow>", destinations=("receiver",))

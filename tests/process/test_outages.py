@@ -39,7 +39,7 @@ model = "stand-in"
 [agents.default]
 tools = ["clock"]
 
-[subscribers.receiver]
+[endpoints.receiver]
 url = "{hook}"
 secret = "{SECRET}"
 {more}

@@ -34,7 +34,7 @@ resume_backoff_s = 0.05
 [processes]
 turns_concurrency = 8
 
-[subscribers.receiver]
+[endpoints.receiver]
 url = "{hook}"
 secret = "{SECRET}"
 """

@@ -21,7 +21,7 @@ from channels.embedded import EmbeddedServer
 from channels.rehearsal.server import StandIn
 from tests.store.test_turn_listing import ended
 from tests.support.ports import free_port
-from tests.support.receiver import Receiver
+from tests.support.receiver import Answer, Receiver
 from tests.support.stack import SECRET, Process, Stack, database, eventually, stand_in
 from worker.output.events import ApprovalRequestOutput, TextDeltaOutput
 from worker.store.processes import LivingProcess, living
@@ -67,11 +67,20 @@ instructions = "canary-instructions"
 [tools.note]
 approval = "ask"
 
-[subscribers.receiver]
+[endpoints.receiver]
 url = "RECEIVER"
 secret = "{SECRET}"
 headers = {{ x-token = "canary-token" }}
+
+[endpoints.gone]
+url = "GONE"
+secret = "{SECRET}"
 """
+
+
+def settings(receiver: str, gone: str) -> str:
+    """All sections but the provider's; the URLs of a receiver and of one that is gone."""
+    return SETTINGS.replace("RECEIVER", receiver).replace("GONE", gone)
 
 
 @dataclass(frozen=True)
@@ -127,10 +136,11 @@ async def seen(tmp_path_factory: pytest.TempPathFactory, server: EmbeddedServer)
     async with (
         stand_in(SCRIPT, folder) as provider,
         Receiver() as receiver,
+        Receiver(Answer(410)) as gone,
         Stack(folder, database(server, 13)) as stack,
     ):
-        stack.configure(provider_section(provider) + SETTINGS.replace("RECEIVER", f"{receiver.url}?canary-url"))
-        turns = {"dead": await ended(stack.client, "died", "dead")}
+        stack.configure(provider_section(provider) + settings(f"{receiver.url}?canary-url", gone.url))
+        turns = {"dead": await ended(stack.client, "died", "dead", destinations=("gone",))}
         worker = stack.start("turns", environment={"LASTWORD_METRICS__PORT": str(port), "TOOL_RUNS": os.devnull})
         delivery = stack.start("delivery")
         turns["cut"] = await stack.submit("<cut> canary-prompt", destinations=("receiver",), watch_s=60)
@@ -154,7 +164,7 @@ def provider_section(provider: StandIn) -> str:
 
 @pytest.mark.requirement("status:shows:all")
 async def test_status_of_a_stack_with_one_turn_of_each_kind(seen: Seen) -> None:
-    """The dead turn had a destination that nobody knows: a dead letter."""
+    """The dead turn had a destination that is gone: a dead letter."""
 
     async def pictured() -> dict[str, Any]:
         told = await seen.status()
@@ -303,7 +313,7 @@ async def test_a_process_listens_on_the_address_that_is_set_and_on_no_port_of_an
 @pytest.mark.requirement("metrics:scrape:gone")
 async def test_a_process_that_was_killed_is_gone_after_three_reports(tmp_path: Path, server: EmbeddedServer) -> None:
     async with stand_in(SCRIPT, tmp_path) as provider, Stack(tmp_path, database(server, 15)) as stack:
-        stack.configure(provider_section(provider) + SETTINGS.replace("RECEIVER", "http://127.0.0.1:1/"))
+        stack.configure(provider_section(provider) + settings("http://127.0.0.1:1/", "http://127.0.0.1:1/"))
         environment = {"TOOL_RUNS": os.devnull}
         turns, delivery = stack.start("turns", environment=environment), stack.start("delivery")
         seen = Seen(stack, turns, delivery, 0, {})

@@ -113,7 +113,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory, server: EmbeddedServ
         Receiver(Answer(500)) as failing,
         Stack(folder, database(server, 4)) as stack,
     ):
-        subscribers = {
+        endpoints = {
             "plain": f'url = "{receiver.url}"',
             "own": f'url = "{receiver.url}"\nsecret_file = "own.secret"',
             "tenant": f'url = "{receiver.url}"\nheaders = {{ x-tenant = "acme" }}',
@@ -121,7 +121,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory, server: EmbeddedServ
             "also-hanging": f'url = "{hanging.url}"',
             "failing": f'url = "{failing.url}"',
         }
-        sections = [f"[subscribers.{name}]\n{lines}" for name, lines in subscribers.items()]
+        sections = [f"[endpoints.{name}]\n{lines}" for name, lines in endpoints.items()]
         stack.configure("\n".join([SETTINGS, provider_section(provider.base_url), *sections]))
         yield Running(stack, stack.start("turns"), stack.start("delivery"), provider, receiver)
 
@@ -155,22 +155,22 @@ async def test_a_delivery_is_retried_as_often_and_as_soon_as_its_waits_say(runni
     assert (delivery.attempts, delivery.code) == (3, "attempts_spent")
 
 
-@pytest.mark.requirement("tuning:subscribers:headers")
-async def test_the_headers_of_a_subscriber_are_sent(running: Running) -> None:
+@pytest.mark.requirement("tuning:endpoints:headers")
+async def test_the_headers_of_an_endpoint_are_sent(running: Running) -> None:
     received = await running.delivered(await running.stack.submit("<any>", destinations=("tenant",)))
     assert received.headers["x-tenant"] == "acme"
 
 
 @pytest.mark.parametrize(
-    ("subscriber", "secret"),
+    ("endpoint", "secret"),
     [
-        pytest.param("own", OWN, marks=pytest.mark.requirement("tuning:subscribers:secret-file")),
+        pytest.param("own", OWN, marks=pytest.mark.requirement("tuning:endpoints:secret-file")),
         pytest.param("plain", COMMON, marks=pytest.mark.requirement("tuning:delivery:secret-file")),
     ],
 )
-async def test_a_delivery_is_signed_by_the_secret_in_the_file(running: Running, subscriber: str, secret: str) -> None:
-    """That of its subscriber, else that of all deliveries."""
-    received = await running.delivered(await running.stack.submit("<any>", destinations=(subscriber,)))
+async def test_a_delivery_is_signed_by_the_secret_in_the_file(running: Running, endpoint: str, secret: str) -> None:
+    """That of its endpoint, else that of all deliveries."""
+    received = await running.delivered(await running.stack.submit("<any>", destinations=(endpoint,)))
     assert Webhook(secret).verify(received.body.decode(), received.headers) == json.loads(received.body)
 
 

@@ -69,6 +69,7 @@ keep_s = 900
 
 [delivery]
 retry_waits_s = []
+give_up_s = 600
 
 [agents.default]
 tools = ["hang"]

@@ -46,7 +46,7 @@ ttl_s = 1.2
 renew_s = 0.3
 sweep_s = 0.2
 
-[subscribers.receiver]
+[endpoints.receiver]
 url = "{hook}"
 secret = "{SECRET}"
 """

@@ -117,7 +117,7 @@ async def field(
         taps = {wire: await exits.enter_async_context(Wiretap(port)) for wire, (port, _) in roots.items()}
         receiver = await exits.enter_async_context(Receiver())
         stack = await exits.enter_async_context(Stack(folder, url))
-        text = [more, f'[subscribers.receiver]\nurl = "{receiver.url}"\nsecret = "{SECRET}"']
+        text = [more, f'[endpoints.receiver]\nurl = "{receiver.url}"\nsecret = "{SECRET}"']
         for wire, (_, path) in roots.items():
             text.append(_PROVIDER.format(wire=wire, port=taps[wire].port, path=path))
             text.append(f'[agents.{wire}]\nprovider = "{wire}"\ntools = ["look_up"]\n{agent}')

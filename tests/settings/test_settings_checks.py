@@ -6,13 +6,17 @@ import pytest
 from pydantic import ValidationError
 from standardwebhooks import Webhook
 
-from channels.settings import DeliverySettings, Settings, SubscriberSettings
+from channels.destinations import check_destinations
+from channels.endpoint_settings import EndpointSettings
+from channels.endpoints.signing_keys import encode_secret
+from channels.settings import Settings
 from worker.errors import ConfigurationError
 from worker.process_sections import LeaseSettings
 from worker.sections import McpSettings, ProviderSettings, ring_of
 from worker.settings import TurnSettings, WorkerSettings
 
 URL = "http://127.0.0.1:1/v1"
+HOOK = "http://hooks.example/hook"
 
 
 def provider(**fields: Any) -> dict[str, Any]:
@@ -68,9 +72,11 @@ def test_waits_that_cannot_fire_are_refused(fields: dict[str, float], words: str
 @pytest.mark.requirement("settings:checks:arithmetic")
 def test_text_must_outlive_its_delivery() -> None:
     with pytest.raises(ValidationError) as caught:
-        Settings.model_validate({"turns": {"keep_s": 86400}, "delivery": {"retry_waits_s": [10000, 80000]}})
-    assert "turns.keep_s (86400) is shorter than the longest delivery: 2 retry_waits_s" in str(caught.value)
-    assert "+ 3 attempts of 15 = 108045" in str(caught.value)  # 12000 + 96000 + 45
+        Settings.model_validate({"turns": {"keep_s": 432_159}, "endpoints": {"a": {"url": HOOK, "timeout_s": 100}}})
+    assert "turns.keep_s (432159) is shorter than the longest delivery: 60 until its first" in str(caught.value)
+    assert "delivery.give_up_s 432000 + an attempt of 100 = 432160" in str(caught.value)
+    Settings.model_validate({"turns": {"keep_s": 432_160}, "endpoints": {"a": {"url": HOOK, "timeout_s": 100}}})
+    Settings.model_validate({"turns": {"keep_s": 86400}, "delivery": {"give_up_s": 80000, "retry_waits_s": [60]}})
 
 
 @pytest.mark.requirement("settings:budget:bounds")
@@ -255,7 +261,7 @@ def test_a_header_that_would_break_a_request_is_refused(headers: dict[str, str])
 
 def test_a_receiver_cannot_be_given_a_forged_signature() -> None:
     with pytest.raises(ValidationError, match="Webhook-Id is set by the signature"):
-        SubscriberSettings.model_validate({"url": URL, "headers": {"Webhook-Id": "x"}})
+        EndpointSettings.model_validate({"url": URL, "headers": {"Webhook-Id": "x"}})
 
 
 def test_the_broker_is_the_redis_unless_it_is_set() -> None:
@@ -265,35 +271,42 @@ def test_the_broker_is_the_redis_unless_it_is_set() -> None:
         WorkerSettings().redis()
 
 
-def test_a_destination_is_a_subscriber_or_a_url() -> None:
-    settings = Settings.model_validate({"subscribers": {"ops": {"url": "http://127.0.0.1/ops"}}})
-    assert settings.subscriber("ops").url == "http://127.0.0.1/ops"
-    assert settings.subscriber("https://example.com/x").url == "https://example.com/x"
+async def test_a_destination_is_an_endpoint_or_a_url(fake_redis: Any, tmp_path: Path) -> None:
+    settings = Settings.model_validate(
+        {"endpoints": {"ops": {"url": "http://hooks.example/ops"}}, "data_dir": tmp_path}
+    )
+    ops = settings.endpoint("ops")
+    assert ops is not None
+    assert ops.url == "http://hooks.example/ops"
+    assert settings.plain_endpoint("https://example.com/x").url == "https://example.com/x"
+    await check_destinations(fake_redis, settings, ["ops", "https://example.com/x"])
     with pytest.raises(ConfigurationError, match="did you mean 'ops'"):
-        settings.subscriber("opps")
+        await check_destinations(fake_redis, settings, ["opps"])
     with pytest.raises(ConfigurationError, match="destination"):
-        settings.subscriber("gopher://x")
+        await check_destinations(fake_redis, settings, ["gopher://x"])
 
 
 @pytest.mark.requirement("settings:secrets:never-printed")
 @pytest.mark.parametrize(
     "destination", ["https:/hooks.example/hush7?k=hush7", "hooks.example/hush7", "u:hush7@hooks.example", "ops hush7"]
 )
-def test_a_destination_that_is_none_does_not_repeat_what_may_be_a_secret(destination: str) -> None:
-    settings = Settings.model_validate({"subscribers": {"ops": {"url": "http://127.0.0.1/ops"}}})
+async def test_a_destination_that_is_none_does_not_repeat_what_may_be_a_secret(
+    fake_redis: Any, destination: str
+) -> None:
+    settings = Settings.model_validate({"endpoints": {"ops": {"url": "http://hooks.example/ops"}}})
     with pytest.raises(
-        ConfigurationError, match=r"is neither a URL nor a subscriber; add \[subscribers\.NAME\]"
+        ConfigurationError, match=r"is neither a URL nor an endpoint; add \[endpoints\.NAME\]"
     ) as caught:
-        settings.subscriber(destination)
+        await check_destinations(fake_redis, settings, [destination])
     assert "hush7" not in str(caught.value)
 
 
 @pytest.mark.requirement("settings:secrets:signing")
 def test_a_signing_secret_is_generated_once_for_its_owner_alone(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data")
-    subscriber = settings.subscriber("http://127.0.0.1/x")
-    secret = settings.signing_secret(subscriber)
-    assert settings.signing_secret(subscriber) == secret
+    (key,) = settings.plain_endpoint("http://hooks.example/x").keys
+    secret = encode_secret(key)
+    assert settings.plain_endpoint("http://hooks.example/y").keys == (key,)
     Webhook(secret)  # an independent library takes it
     [file] = (tmp_path / "data").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -321,19 +334,19 @@ def test_a_generated_secret_that_was_damaged_names_its_path_and_not_its_words(tm
 
 
 @pytest.mark.requirement("settings:secrets:signing")
-def test_a_subscribers_own_secret_comes_before_the_common_one(tmp_path: Path) -> None:
+def test_an_endpoints_own_secret_comes_before_the_common_one(tmp_path: Path) -> None:
     own, common = ("whsec_" + letter * 32 for letter in "ab")
     settings = Settings.model_validate(
         {
             "data_dir": tmp_path,
             "delivery": {"secret": common},
-            "subscribers": {"one": {"url": URL, "secret": own}, "two": {"url": URL}},
+            "endpoints": {"one": {"url": HOOK, "secret": own}, "two": {"url": HOOK}},
         }
     )
-    assert settings.signing_secret(settings.subscriber("one")) == own
-    assert settings.signing_secret(settings.subscriber("two")) == common
+    secrets = {}
+    for name in ("one", "two"):
+        endpoint = settings.endpoint(name)
+        assert endpoint is not None
+        secrets[name] = [encode_secret(key) for key in endpoint.keys]
+    assert secrets == {"one": [own], "two": [common]}
     assert not list(tmp_path.iterdir())
-
-
-def test_the_wait_after_the_last_attempt_is_no_part_of_a_delivery() -> None:
-    assert DeliverySettings(retry_waits_s=(), timeout_s=3).longest_s == 3

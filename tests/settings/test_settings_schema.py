@@ -19,8 +19,8 @@ WITHOUT_AN_ID = {
     "top-level:data-dir": "the generated secret in it is read in tests/settings/test_settings_checks.py",
     "top-level:sentry-dsn": "reports arrive in tests/engine/test_reports.py",
     "providers:base-url": "each test of a process hands over a stand-in's",
-    "subscribers:url": "each test of a delivery hands over a receiver's",
-    "subscribers:secret": "each delivery in tests/process/test_worker_killed.py is verified with it",
+    "endpoints:url": "each test of a delivery hands over a receiver's",
+    "endpoints:secret": "each delivery in tests/process/test_worker_killed.py is verified with it",
     "delivery:secret": "secret_file, which is proved, stands for it once it is read",
 }
 """Settings that no `tuning:` id names, each with the reason."""

@@ -109,7 +109,7 @@ def test_broken_toml_names_file_and_line(write: Write) -> None:
             PROVIDER + 'bas_url = "x"\n',
             "providers.main.bas_url (lastword.toml:4) is no setting; did you mean 'base_url'?",
         ),
-        ('[subscribers.a]\nurl = "http://x"\nzzzz = 1\n', "known names: headers, secret, secret_file, url"),
+        ('[endpoints.a]\nurl = "http://x"\nzzzz = 1\n', "known names: burst, ca_file, cert_file"),
     ],
 )
 def test_an_unknown_key_names_its_place_and_the_nearest_name(write: Write, text: str, words: str) -> None:
@@ -137,7 +137,7 @@ def test_an_unknown_variable_names_the_nearest_one(
 
 
 def test_the_worker_passes_over_sections_it_has_never_heard_of(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(PROVIDER + '[subscribers.ops]\nurl = "http://127.0.0.1/h"\n')
+    write(PROVIDER + '[endpoints.ops]\nurl = "http://hooks.example/h"\n')
     monkeypatch.setenv("LASTWORD_DELIVERY__TIMEOUT_S", "3")
     assert load_worker_settings().providers["main"].model == "m"
 
@@ -201,8 +201,10 @@ def test_no_secret_is_printed(write: Write) -> None:
         + PROVIDER
         + f'api_key = "{CANARY}"\nheaders = {{ X-Key = "{CANARY}" }}\n'
         + f'[agents.default]\nheaders = {{ X-Key = "{CANARY}" }}\n'
-        + f'[subscribers.ops]\nurl = "http://127.0.0.1/{CANARY}?k={CANARY}"\nsecret = "{SIGNING}"\n'
-        + f'[delivery]\nsecret = "{SIGNING}"\n'
+        + f'[endpoints.ops]\nurl = "http://hooks.example/{CANARY}?k={CANARY}"\nsecret = "{SIGNING}"\n'
+        + f'headers = {{ X-Key = "{CANARY}" }}\nproxy = "http://u:{CANARY}@proxy.example:3128"\n'
+        + f'previous_secrets = ["{SIGNING}"]\n'
+        + f'[delivery]\nsecret = "{SIGNING}"\nproxy = "http://u:{CANARY}@proxy.example:3128"\n'
         + f'[mcp.a]\nurl = "http://127.0.0.1/{CANARY}?k={CANARY}"\nheaders = {{ X-Key = "{CANARY}" }}\n'
         + f'[mcp.b]\ncommand = ["server"]\nenv = {{ KEY = "{CANARY}" }}\n'
     )
@@ -228,9 +230,9 @@ def test_no_secret_is_printed(write: Write) -> None:
         f'redis_url = "redis://:{CANARY}/{CANARY}@127.0.0.1"\n',
         f'[delivery]\nsecret = "{CANARY}"\n',
         f'[delivery]\nsecret = "whsec_{CANARY}"\n',
-        f'[subscribers.a]\nurl = "http://127.0.0.1"\nsecrt = "{CANARY}"\n',
-        f'[subscribers.a]\nurl = "http://u:{CANARY}@127.0.0.1"\n',
-        f'[subscribers.a]\nurl = "http://127.0.0.1"\nheaders = {{ X = "{CANARY}\\n" }}\n',
+        f'[endpoints.a]\nurl = "http://127.0.0.1"\nsecrt = "{CANARY}"\n',
+        f'[endpoints.a]\nurl = "http://u:{CANARY}@127.0.0.1"\n',
+        f'[endpoints.a]\nurl = "http://127.0.0.1"\nheaders = {{ X = "{CANARY}\\n" }}\n',
         f'[providers.main]\nbase_url = "http://u:{CANARY}@127.0.0.1"\n',
         f'[providers.main]\nbase_url = "http://127.0.0.1?key={CANARY}"\n',
         f'[providers.main]\nbase_url = "http://127.0.0.1/{CANARY}?key=a"\n',
@@ -239,11 +241,11 @@ def test_no_secret_is_printed(write: Write) -> None:
         f'[providers.main]\nbase_url = "http://u:a/{CANARY}@127.0.0.1"\n',
         f'[providers.main]\nbase_url = "u:{CANARY}@127.0.0.1/{CANARY}?{CANARY}"\n',
         f'[providers.main]\nbase_url = "htp://127.0.0.1/{CANARY}"\n',
-        f'[subscribers.a]\nurl = "https://127.0.0.1/{CANARY}?token={CANARY}#{CANARY}"\n',
-        f'[subscribers.a]\nurl = "htps://127.0.0.1/{CANARY}?token={CANARY}"\n',
-        f'[subscribers.a]\nurl = "https://127.0.0.1/{CANARY} ?token={CANARY}"\n',
-        f'[subscribers.a]\nurl = "https://127.0.0.1:99999/{CANARY}?token={CANARY}"\n',
-        f'[subscribers.a]\nurl = "127.0.0.1/{CANARY}"\n',
+        f'[endpoints.a]\nurl = "https://127.0.0.1/{CANARY}?token={CANARY}#{CANARY}"\n',
+        f'[endpoints.a]\nurl = "htps://127.0.0.1/{CANARY}?token={CANARY}"\n',
+        f'[endpoints.a]\nurl = "https://127.0.0.1/{CANARY} ?token={CANARY}"\n',
+        f'[endpoints.a]\nurl = "https://127.0.0.1:99999/{CANARY}?token={CANARY}"\n',
+        f'[endpoints.a]\nurl = "127.0.0.1/{CANARY}"\n',
         f'[providers.main]\nbase_url = "http://127.0.0.1"\napi_key = ["{CANARY}"]\n',
         f'[providers.main]\nbase_url = "http://127.0.0.1"\napi_kye = "{CANARY}"\n',
         f'[providers]\nmain = "{CANARY}"\n',

@@ -89,6 +89,8 @@ async def dump(client: Redis, *, leave_out: Sequence[str] = ()) -> dict[str, Any
                 content = await client.lrange(key, 0, -1)
             case "string":
                 content = await client.get(key)
+            case "set":
+                content = await client.smembers(key)
             case "zset":
                 content = await client.zrange(key, 0, -1, withscores=True)
             case "stream":

@@ -115,6 +115,17 @@ async def test_a_submit_waits_for_the_disk_and_so_does_its_repeat(real_redis: Re
         assert after["rdb_changes_since_last_save"] > before["rdb_changes_since_last_save"]
 
 
+@pytest.mark.requirement("store:durable:submit")
+async def test_a_conflict_waits_for_the_disk_too_since_the_first_may_not_be_there_yet(real_redis: Redis) -> None:
+    await submit(real_redis, new_turn(key="K"), 1)
+    before = await real_redis.info("all")
+    with pytest.raises(IdempotencyConflict):
+        await submit(real_redis, new_turn("another message", key="K"), 1)
+    after = await real_redis.info("all")
+    assert after["cmdstat_waitaof"]["calls"] == before["cmdstat_waitaof"]["calls"] + 1
+    assert after["rdb_changes_since_last_save"] > before["rdb_changes_since_last_save"]
+
+
 @pytest.mark.requirement("store:durable:tool-start")
 async def test_a_tool_starts_only_after_its_record_is_on_disk(real_redis: Redis) -> None:
     accumulator = await driven(real_redis)

@@ -54,6 +54,10 @@ class Conversation:
         """End the body in good order."""
         await self.send(b"0\r\n\r\n")
 
+    def finish(self) -> None:
+        """Say that nothing more will come."""
+        self._writer.write_eof()
+
     def close(self) -> None:
         """Close the connection."""
         self._writer.close()

@@ -18,14 +18,15 @@ import pytest
 import redis
 import redis.asyncio
 
-from channels import outbox
 from channels.console.run import FOLLOW_BLOCK_S
 from channels.console.up import PROCESSES
 from channels.delivery.model import Delivery
 from channels.embedded import EmbeddedServer, die_with_parent
+from channels.outbox import reading
 from channels.rehearsal.script import load_script
 from channels.rehearsal.server import StandIn
 from channels.settings import Settings, load_settings
+from tests.support.egress import ALLOW_LOOPBACK
 from worker import api
 from worker.output.events import Output, TurnCompletedOutput
 from worker.store import connect
@@ -122,9 +123,10 @@ class Stack:
         await self.client.aclose()
 
     def configure(self, text: str) -> None:
-        """Write the settings file; processes started from now on read it."""
+        """Write the settings file; processes started from now on read it. Receivers may be on the loopback."""
         path = self.folder / "lastword.toml"
-        path.write_text(f'data_dir = "{self.folder / "data"}"\n{text}', encoding="utf-8")
+        more = "" if "[egress]" in text else ALLOW_LOOPBACK
+        path.write_text(f'data_dir = "{self.folder / "data"}"\n{text}\n{more}', encoding="utf-8")
         with pytest.MonkeyPatch.context() as patch:
             for name in [name for name in os.environ if name.startswith("LASTWORD_")]:
                 patch.delenv(name)
@@ -200,8 +202,8 @@ class Stack:
         """The deliveries that are wanted, once there are `count` of them."""
 
         async def look() -> list[Delivery]:
-            listed = await outbox.listed(self.client, self.settings.partitions, 1000)
-            return [delivery for delivery in listed if wanted(delivery)]
+            page = await reading.listed(self.client, 1000)
+            return [delivery for delivery in page.deliveries if wanted(delivery)]
 
         return await eventually(look, lambda found: len(found) >= count, f"{count} deliveries", within_s)
 

@@ -23,6 +23,8 @@ from worker.output.snapshot import Place, Snapshot, parse_place
 from worker.store import connect
 
 WITHIN_S = 30.0
+VAULT_KEY = f"k1:{'A' * 43}="
+"""A master key. Without one, it would be made in the data folder of whoever runs the tests."""
 
 
 def web_settings(url: str, **web: Any) -> Settings:
@@ -30,6 +32,7 @@ def web_settings(url: str, **web: Any) -> Settings:
         redis_url=url,
         providers={"main": {"base_url": "http://127.0.0.1:9/v1", "model": "stand-in"}},  # type: ignore[dict-item]
         web=web,  # type: ignore[arg-type]
+        vault={"keys": [VAULT_KEY]},  # type: ignore[arg-type]
     )
 
 

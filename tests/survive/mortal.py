@@ -44,7 +44,9 @@ def _scripts_of(package: str) -> dict[str, Script]:
     return {file.stem: Script(package, file.stem) for file in files if file.stem not in preludes}
 
 
-SCRIPTS = _scripts_of("worker.store") | {f"channels/{name}": script for name, script in _scripts_of("channels").items()}
+SCRIPTS = _scripts_of("worker.store") | {
+    f"channels/{name}": script for name, script in _scripts_of("channels.outbox").items()
+}
 """By the name that a place has."""
 
 NAMES = {

@@ -4,17 +4,23 @@ What belongs here: making deliveries of the log and sending them, without proces
 drives turns.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 from channels.deliverer import Deliverer
 from channels.delivery.backoff import SCHEDULE_S, Backoff
+from channels.delivery.lane import Rules
 from channels.delivery.model import Delivered, Delivery
-from channels.outbox import Outbox
+from channels.outbox.log import RelayLog
+from channels.outbox.outbox import Outbox
+from channels.outbox.upkeep import adopt
 from channels.relay import Relay
+from tests.delivery.outboxes import KnownRules
+from tests.delivery.subscribers import addressing_of
 from tests.store.turns import Redis
 from tests.survive.mortal import Fate
 from worker.store.log import Entry, read_aside, read_log
-from worker.store.records import read_text, read_turn
+from worker.store.records import read_text
 
 DESTINATION = "there"
 LEASE_S = 60.0
@@ -28,22 +34,24 @@ class Outside:
     def __init__(self, client: Redis, wait_s: float = 0) -> None:
         self._client = client
         backoff = Backoff((wait_s,) * len(SCHEDULE_S))
-        self.outbox = Outbox(client, 0, lease_s=LEASE_S, backoff=backoff, chance=lambda: 0.5)
+        rules = KnownRules(usual=Rules(backoff=backoff))
+        self.outbox = Outbox(client, lease_s=LEASE_S, rules=rules, chance=lambda: 0.5)
+        self.log = RelayLog(client, 0)
         self._has_more = True
 
     async def relayed(self) -> None:
         """Make deliveries of all that is in the log."""
         relay = Relay(
-            self.outbox,
+            self.log,
             read=self._read,
             read_aside=partial(read_aside, self._client, 0),
-            destinations=self._destinations,
+            addressing=addressing_of(self._client),
             wake=_nobody,
         )
         self._has_more = True
         while self._has_more:
             await relay.step()
-        await self.outbox.leave_log(relay._nonce)
+        await self.log.leave_log(relay._nonce)
 
     async def delivered(self) -> list[tuple[str, str, str]]:
         """Send what is due. Gives what the receiver got: turn, event and text of each."""
@@ -52,11 +60,13 @@ class Outside:
         return receiver.got
 
     async def sent(self, receiver: "Receiver") -> None:
-        """Send what is due to a receiver."""
+        """Send what is due to a receiver, also what an earlier release has stored."""
+        while await adopt(self._client, 0):
+            pass
         idle = 0
         while idle < _LOOKS:
             before = len(receiver.got)
-            await Deliverer([self.outbox], receiver, lease_s=LEASE_S, concurrency=1).drain()
+            await Deliverer(self.outbox, receiver, lease_s=LEASE_S, concurrency=1).drain()
             idle = idle + 1 if len(receiver.got) == before else 0
 
     async def _read(self, after: str, count: int, block_ms: int) -> list[Entry]:
@@ -64,10 +74,6 @@ class Outside:
         entries = await read_log(self._client, 0, after, count, 0)
         self._has_more = bool(entries)
         return entries
-
-    async def _destinations(self, turn: str) -> tuple[str, ...] | None:
-        record = await read_turn(self._client, turn)
-        return None if record is None else record.destinations
 
 
 class Receiver:
@@ -82,8 +88,11 @@ class Receiver:
         self._client = client
         self._fate = fate or Fate()
 
-    async def send(self, delivery: Delivery, lease_ends: float) -> Delivered:
-        del lease_ends
+    async def prepare(self, batch: Sequence[Delivery]) -> Sequence[None]:
+        return [None] * len(batch)
+
+    async def send(self, delivery: Delivery, prepared: None, lease_ends: float) -> Delivered:
+        del prepared, lease_ends
         text = await read_text(self._client, delivery.turn)
         await self._fate.passes("delivery: to go")
         self.got.append((delivery.turn, delivery.event_type, text))

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from channels import outbox
-from channels.delivery.model import Deferred, Rejected
+from channels.delivery.model import Failed, Hopeless
+from channels.outbox import reading
 from tests.store.turns import Redis
 from tests.survive.mortal import Place
 from tests.survive.outside import Outside
@@ -31,6 +31,7 @@ _LEAST_TIME_MS = 10**12
 """What is larger is a time in milliseconds since 1970, in everything that is stored of a turn."""
 
 _TIMES = ("_ms", ":expires")
+_OF_LANES = ("free", "served")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,9 @@ async def _in_flight(story: Story, turns: list[str]) -> None:
     await outside.relayed()
     await outside.outbox.claim("one", 1)
     (second,) = await outside.outbox.claim("two", 1)
-    await outside.outbox.settle(second, Deferred(None, "http_503", "busy", "yes"))
+    await outside.outbox.settle([(second, Failed("transient", "http_503", "busy", "yes"))])
     (third,) = await outside.outbox.claim("three", 1)
-    await outside.outbox.settle(third, Rejected("http_410", "gone"))
+    await outside.outbox.settle([(third, Hopeless("body_gone", "what it was to tell was lost"))])
 
 
 async def _reserved(story: Story, turns: list[str]) -> None:
@@ -110,6 +111,7 @@ STATES = (
     State("relay in the middle of the log", "two queued turns", (("after Seal", 1),), _relayed),
     State("relay behind the log", "two queued turns"),
     State("deliveries under way", "three queued turns", (), _in_flight),
+    State("deliveries in lanes", "three queued turns", (), _in_flight),
     State("messages carried in mid-call", "joins", (("stage: unheard", 2),)),
     State("merged", "joins", (("after CommitCall", 2),)),
     State("cancelled with a dead driver", "cancelled before a commit", (("before CommitCall", 2),)),
@@ -128,7 +130,7 @@ async def record(new_store: Callable[[], Store], state: State) -> Recording:
     if state.outside is not None:
         await state.outside(story, turns)
     seconds, microseconds = await story.client.time()
-    dead = await outbox.listed(story.client, 1, 100, "dead")
+    dead = (await reading.listed(story.client, 100, state="dead")).deliveries
     recording = Recording(
         state=state.name,
         scenario=state.scenario,
@@ -205,7 +207,7 @@ async def load(client: Redis, recording: Recording) -> None:
             case "list":
                 await client.rpush(name, *content)
             case "string":
-                await client.set(name, content)
+                await client.set(name, _moved_delivery(content, later_ms) if ":dlv:" in name else content)
             case "zset":
                 scores = {member: _later(score, later_ms) for member, score in content.items()}
                 await client.zadd(name, scores)
@@ -222,10 +224,20 @@ def _moved(field: str, value: str, later_ms: int) -> str:
     """A field of a hash: a time, or a record as JSON that holds times, or something else."""
     if field == "record":
         stored = json.loads(value)
+        if isinstance(stored, list):
+            return json.dumps([_later(each, later_ms) if isinstance(each, int | float) else each for each in stored])
         delivery = stored["delivery"]
         delivery |= {name: _later(delivery[name], later_ms) for name in delivery if name.endswith("_ms")}
         return json.dumps(stored)
-    return str(_later(int(value), later_ms)) if value and field.endswith(_TIMES) else value
+    return str(_later(int(value), later_ms)) if value and (field.endswith(_TIMES) or field in _OF_LANES) else value
+
+
+def _moved_delivery(stored: str, later_ms: int) -> str:
+    """A delivery: a line of words, then the record; numbers in both that are large enough are times."""
+    line, record = stored.split("\n")
+    words = [str(_later(int(word), later_ms)) if word.isdigit() else word for word in line.split()]
+    values = [_later(value, later_ms) if isinstance(value, int) else value for value in json.loads(record)]
+    return " ".join(words) + "\n" + json.dumps(values)
 
 
 def _later(time: float, later_ms: int) -> int | float:

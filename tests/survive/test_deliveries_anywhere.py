@@ -1,22 +1,20 @@
 """A delivery process dies at every place between the log and the receiver, and another one goes on."""
 
 import asyncio
-import json
 from dataclasses import dataclass, field
 
 import pytest
 
-from channels import outbox
-from tests.store.turns import Redis
+from channels.outbox import reading
+from tests.delivery.passing_time import let_pass
 from tests.survive.mortal import Fate, Line, Place
-from tests.survive.outside import Outside, Receiver
+from tests.survive.outside import LEASE_S, Outside, Receiver
 from tests.survive.scenarios import ANY_SCENARIO
 from tests.survive.stores import NewStore, Store
 from tests.survive.story import Story
 
 PATIENCE_S = 20
 MOST_LIVES = 5
-DUE = "lw:{p00}:dlv-due"
 
 
 @dataclass
@@ -41,8 +39,8 @@ async def told(store: Store, deaths: list[Place]) -> Told:
         told.fates.append(fate)
         if not await _process(store, fate, told):
             break
-        await _lapse(story.client)
-    told.states = [delivery.state for delivery in await outbox.listed(story.client, 1, 100)]
+        await let_pass(story.client, LEASE_S + 1)
+    told.states = [delivery.state for delivery in (await reading.listed(story.client, 100)).deliveries]
     await story.client.aclose()
     return told
 
@@ -70,23 +68,12 @@ async def _process(store: Store, fate: Fate, told: Told) -> bool:
     return fate.died.is_set()
 
 
-async def _lapse(client: Redis) -> None:
-    """The leases of the process that died run out."""
-    await client.hset("lw:{p00}:relay", "exp", 1)
-    for name in await client.zrange(DUE, 0, -1):
-        key = f"lw:{{p00}}:dlv:{name.decode()}"
-        record = json.loads(await client.hget(key, "record"))
-        record["delivery"]["due_ms"] = 1
-        await client.hset(key, "record", json.dumps(record))
-        await client.zadd(DUE, {name: 1})
-
-
 @pytest.mark.requirement("survive:deliveries:crash-anywhere")
 async def test_wherever_a_delivery_process_dies_each_answer_arrives_under_one_id(new_store: NewStore) -> None:
     calm = await told(new_store(), [])
     assert len(calm.got) == len(set(calm.ids)) == 3
     places = {what for what, _ in calm.fates[0].passed}
-    assert {f"channels/{name}: unheard" for name in ("take", "insert", "claim", "settle")} <= places
+    assert {f"channels/{name}: unheard" for name in ("take", "insert", "look", "claim", "settle")} <= places
     wrong: list[str] = []
     for number, place in enumerate(calm.fates[0].passed):
         once = await told(new_store(), [place])

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 from redis.exceptions import NoScriptError, ResponseError
 
+from channels.endpoints.record import LEAVING
+from channels.outbox import leaving, reading, replaying, upkeep
+from channels.outbox.log import RelayLog
+from tests.delivery.outboxes import made, store_as_before_lanes
 from tests.store.lossy import dump
 from tests.store.turns import Redis
 from tests.survive.mortal import NAMES, SCRIPTS
@@ -34,6 +38,12 @@ MOVING = {
     "report": ("seen", "processes"),
 }
 """What begins afresh with each try, because it lasts for a time from now on."""
+
+
+BESIDE_OTHERS = {"cancel"}
+"""What is sent while somebody drives the turn: he may change something between two looks, and is looked past."""
+
+MOST_TRIES = 5
 
 
 class Twice:
@@ -76,9 +86,14 @@ class Twice:
         name = NAMES[command[1]]
         self._seen.add(name)
         left_out = MOVING.get(name, ())
-        before = await dump(self._look, leave_out=left_out)
-        again = await self._execute(*command)
-        if comparable(name, again) != comparable(name, reply) or await dump(self._look, leave_out=left_out) != before:
+        again, is_same = reply, False
+        for _ in range(MOST_TRIES):
+            before = await dump(self._look, leave_out=left_out)
+            again = await self._execute(*command)
+            is_same = await dump(self._look, leave_out=left_out) == before
+            if is_same or name not in BESIDE_OTHERS:
+                break
+        if comparable(name, again) != comparable(name, reply) or not is_same:
             self._wrong.append(name)  # whoever sent it might catch an exception
 
 
@@ -145,9 +160,9 @@ def comparable(name: str, reply: Any) -> Any:
         return ({**record, b"lease_ms": b""}, *reply[1:5], *reply[6:])  # between them: ms to the deadline
     if name == "channels/take":
         return reply[:2]
-    if name == "sweep":  # what it gave is due again only in a while, so that no two processes take it up
-        return ()
-    if name == "report":
+    if name == "channels/look":  # first of all it tells the time
+        return reply[1:]
+    if name in {"report", "sweep"}:  # what that gave is due again only in a while, so that no two take it up
         return ()
     if name == "health":  # who is skipped, and for how long from now
         return reply[0], reply[1][::2]
@@ -183,6 +198,23 @@ async def of_readers_and_heartbeats(story: Story, turn: str) -> None:
     assert await listing.peek(story.client, [turn], ["state"]) == [[b"running"]]
 
 
+async def of_the_outbox(client: Redis) -> None:
+    """What no relay and no sender sends."""
+    place = await client.xadd(keys.log_aside(0), {"aside:place": "1-0", "v": "1", "kind": "of yesterday"})
+    now_ms = (await client.time())[0] * 1000
+    letter = made("1-0", "", lane="", state="dead", due_ms=0, ended_ms=now_ms, turn="")
+    assert await RelayLog(client, 0).readmit(place.decode(), [letter]) == 1
+    assert (await replaying.replay(client, letter.id)).state == "cancelled"
+    await store_as_before_lanes(client, made("evt_old", "audit"))
+    assert await upkeep.adopt(client, 0) == 1
+    await client.zrem("lw:{dlv}:due:audit", made("evt_old", "audit").id)
+    assert await upkeep.mend(client) == 1
+    assert (await replaying.cancel(client, made("evt_old", "audit").id, "enough")).state == "cancelled"
+    assert (await reading.listed(client, 1)).deliveries
+    await client.zadd(LEAVING, {"audit": 1})
+    assert await leaving.finish(client, "audit", 1) is None
+
+
 @pytest.mark.requirement("survive:repeat:every-script")
 async def test_every_script_that_is_sent_again_changes_nothing_and_gives_its_first_answer(new_store: NewStore) -> None:
     seen: set[str] = set()
@@ -203,7 +235,7 @@ async def test_every_script_that_is_sent_again_changes_nothing_and_gives_its_fir
             await story.client.hset(keys.turn_record(turns[0]), "lease_ms", 1)
         await story.driven(turns)
         if name == "plain":
-            await story.client.xadd(keys.log_aside(0), {"aside:place": "1-0", "v": "1", "kind": "of yesterday"})
+            await of_the_outbox(story.client)
         await story.ended(turns)
         await look.aclose()
     assert wrong == []

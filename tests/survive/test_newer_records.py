@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from channels import outbox
 from channels.delivery import model
+from channels.outbox import reading
 from tests.store.lossy import dump
 from tests.store.turns import Redis
 from tests.survive.mortal import Fate
@@ -90,7 +90,7 @@ async def test_a_log_entry_of_a_newer_release_is_kept_for_it_and_those_behind_it
     outside = Outside(story.client)
     await outside.relayed()
     assert [each[0] for each in await outside.delivered()] == [turn]
-    assert await outbox.listed(story.client, 1, 10, "dead") == []
+    assert (await reading.listed(story.client, 10, state="dead")).deliveries == []
     await story.client.delete(keys.log(0))  # trimmed long ago
     with pytest.MonkeyPatch.context() as newer_release:
         newer_release.setattr(log, "LOG_VERSION", log.LOG_VERSION + 1)
@@ -106,13 +106,14 @@ async def test_a_delivery_of_a_newer_release_is_left_alone_and_others_are_sent(n
     await story.driven(turns)
     outside = Outside(story.client)
     await outside.relayed()
-    (first,) = [each for each in await outbox.listed(story.client, 1, 10) if each.turn == turns[0]]
+    listed = (await reading.listed(story.client, 10)).deliveries
+    (first,) = [each for each in listed if each.turn == turns[0]]
     record = f"lw:{{p00}}:dlv:{first.id}"
-    written = json.loads(await story.client.hget(record, "record"))
-    newer = json.dumps({"v": model.RECORD_VERSION + 1, "delivery": {**written["delivery"], "channel": "of tomorrow"}})
-    await story.client.hset(record, "record", newer)
-    before = await story.client.hgetall(record)
+    line, _, written = (await story.client.get(record)).partition(b"\n")
+    newer = [model.RECORD_VERSION + 1, *json.loads(written)[1:], {"channel": "of tomorrow"}]
+    before = line + b"\n" + json.dumps(newer).encode()
+    await story.client.set(record, before)
     assert [each[0] for each in await outside.delivered()] == turns[1:]
-    assert await story.client.hgetall(record) == before
-    assert await story.client.zscore("lw:{p00}:dlv-due", first.id) is not None
+    assert await story.client.get(record) == before
+    assert await story.client.zscore(f"lw:{{dlv}}:due:{first.lane}", first.id) is not None
     await story.client.aclose()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from channels import outbox
+from channels.outbox import reading, replaying, upkeep
 from tests.survive.judging import check_outputs
 from tests.survive.recordings import RECORDED, STATES, Recording, file_of, load, read
 from tests.survive.scenarios import ANY_SCENARIO
@@ -57,11 +57,12 @@ async def test_a_dead_letter_of_an_earlier_release_can_be_replayed(new_store: Ne
         store = new_store()
         client = store.connect()
         await load(client, recording)
-        dead = await outbox.listed(client, 1, 10, "dead")
+        await upkeep.adopt(client, 0)
+        dead = (await reading.listed(client, 10, state="dead")).deliveries
         assert [delivery.turn for delivery in dead] == recording.dead
         for delivery in dead:
-            await outbox.replay(client, delivery.id)
-        again = await outbox.listed(client, 1, 10)
+            await replaying.replay(client, delivery.id)
+        again = (await reading.listed(client, 10)).deliveries
         assert {delivery.turn for delivery in again if delivery.state == "queued"} == set(recording.dead)
         await client.aclose()
 

@@ -11,11 +11,19 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from channels.web.openapi import OUTPUTS, document
 from channels.web.operations import OPERATIONS
 from channels.web.tokens import SCOPES
+from tests.delivery.outboxes import insert, known, made
 from tests.store.turns import ask, driver_of, taken, with_tools
-from tests.support.web import Fold, Served, read_along, serving, web_settings
+from tests.support.hooks import by_hmac, hook, hook_settings
+from tests.support.web import Fold, Served, read_along, serving
 from tests.support.written_turn import WrittenTurn
 
 EVERYTHING = tuple(SCOPES)
+HOOKS = {
+    "one": hook(body_bytes=100, prompt="{body}", labels_from={"a": "/a"}),
+    "busy": hook(session="one", on_busy="reject"),
+    "rated": hook(rate_per_minute=1),
+    "refused": hook(prompt="{/none}", on_missing="refuse"),
+}
 
 
 class Checked:
@@ -74,7 +82,7 @@ def test_the_document_is_valid_and_holds_every_route_error_and_scope() -> None:
 @pytest.mark.requirement("web:openapi")
 async def test_what_the_server_answers_fits_the_document(real_url: str) -> None:
     async with (
-        serving(web_settings(real_url, body_bytes=5000, requests_per_minute=60)) as web,
+        serving(hook_settings(real_url, HOOKS, web={"body_bytes": 5000, "requests_per_minute": 120})) as web,
         await web.client(*EVERYTHING) as client,
         httpx.AsyncClient(base_url=web.url) as stranger,
     ):
@@ -84,7 +92,7 @@ async def test_what_the_server_answers_fits_the_document(real_url: str) -> None:
         for one in (client, stranger):
             one.event_hooks = {"response": [checked]}
         await every_answer(web, client, stranger)
-        for _ in range(60):
+        for _ in range(120):
             await client.get("/v1/turns")
     told_of = {
         (operation["operationId"], status)
@@ -118,16 +126,73 @@ async def every_answer(web: Served, client: httpx.AsyncClient, stranger: httpx.A
     await client.get(turn["urls"]["turn"])
     for path in ("/v1/turns/x", "/v1/turns/x/events", "/livez", "/readyz", "/metrics", "/v1/openapi.json"):
         await client.get(path)
+    await every_answer_to_events(stranger)
     narrow = await web.client("turns:read")
     narrow.event_hooks = client.event_hooks
     await narrow.get(turn["urls"]["events"])
     await narrow.aclose()
+    await every_answer_of_endpoints(client)
+    await every_answer_of_deliveries(client, web)
     ended = await WrittenTurn.begun(web.redis, "chat/2")
     await ended.end()
     fold = Fold()
     async for _ in read_along(client, ended.turn, fold):
         pass
     await client.get(f"/v1/turns/{ended.turn}/events", headers={"Last-Event-ID": fold.last_id})
+
+
+async def every_answer_to_events(stranger: httpx.AsyncClient) -> None:
+    for body, headers in (
+        (b"{}", by_hmac(b"{}", **{"X-Webhook-Delivery": "d"})),
+        (b"{}", by_hmac(b"{}", **{"X-Webhook-Delivery": "d"})),
+        (b"{}", by_hmac(b"{}")),
+        (b"[]", by_hmac(b"[]")),
+        (b"{}", {}),
+        (b"{", {}),
+        (b"x" * 200, {}),
+    ):
+        await stranger.post("/hooks/one", content=body, headers=headers)
+    await stranger.post("/hooks/none", content=b"{}")
+    await stranger.post("/hooks/refused", content=b"{}", headers=by_hmac(b"{}"))
+    await stranger.post("/hooks/busy", content=b"{}", headers=by_hmac(b"{}"))
+    await stranger.post("/hooks/busy", content=b"{}", headers=by_hmac(b"{}"))
+    await stranger.post("/hooks/rated", content=b"{}", headers=by_hmac(b"{}"))
+    await stranger.post("/hooks/rated", content=b"{}", headers=by_hmac(b"{}"))
+
+
+async def every_answer_of_endpoints(client: httpx.AsyncClient) -> None:
+    crm = {"name": "crm", "url": "https://example.com/hook", "events": ["turn.*"], "headers": {"X-Team": "a"}}
+    for _ in range(2):
+        await client.post("/v1/endpoints", json=crm)
+    await client.get("/v1/endpoints")
+    for path in ("crm", "none"):
+        await client.get(f"/v1/endpoints/{path}")
+        await client.patch(f"/v1/endpoints/{path}", json={"retry_waits_s": [1, 2], "payload": "thin"})
+        await client.patch(f"/v1/endpoints/{path}", json={"version": 1})
+        await client.post(f"/v1/endpoints/{path}/rotate", json={"scheme": "v1a"})
+        for verb in ("pause", "resume", "test"):
+            await client.post(f"/v1/endpoints/{path}/{verb}")
+        await client.delete(f"/v1/endpoints/{path}", params={"version": 1})
+        await client.delete(f"/v1/endpoints/{path}")
+
+
+async def every_answer_of_deliveries(client: httpx.AsyncClient, web: Served) -> None:
+    one = made("evt_1", state="held", due_ms=0)
+    await insert(web.redis, [one])
+    await known(web.redis, one)
+    await client.get("/v1/deliveries")
+    await client.get("/v1/deliveries/export")
+    for path in (one.id, "none"):
+        await client.get(f"/v1/deliveries/{path}")
+        for verb in ("replay", "replay", "cancel"):
+            await client.post(f"/v1/deliveries/{path}/{verb}")
+    replay = (await client.post("/v1/replays", json={"endpoint": "crm"})).json()["id"]
+    await client.post("/v1/replays", json={"rate_per_s": 0})
+    await client.get("/v1/replays")
+    for path in (replay, "none"):
+        await client.get(f"/v1/replays/{path}")
+        for verb in ("pause", "resume", "cancel", "resume"):
+            await client.post(f"/v1/replays/{path}/{verb}")
 
 
 @pytest.mark.requirement("web:openapi")
