@@ -19,7 +19,7 @@ from channels.delivery.lane import lease_for
 from channels.endpoints import rings
 from channels.endpoints.directory import Directory
 from channels.endpoints.registry import Registry
-from channels.endpoints.vault import check_stored
+from channels.endpoints.vault import Vault, check_stored
 from channels.loops import keep_going
 from channels.outbox import keys, oldest, replaying, reviewing, upkeep
 from channels.outbox.log import RelayLog
@@ -78,14 +78,12 @@ class DeliveryProcess:
         self._log = connect.open_redis(settings.redis(), block_s=BLOCK_S, connections=settings.partitions)
         for client in (self._redis, self._log):
             self._open.push_async_callback(client.aclose)
+        vault = open_vault(settings.vault, settings.data_dir)
+        self._key_ids = vault.key_ids
         patience_ends = monotonic() + _START_PATIENCE_S
-        await until_answered(lambda: ensure_meta(self._redis, settings.partitions), lambda: monotonic() < patience_ends)
+        await until_answered(lambda: self._enter(vault), lambda: monotonic() < patience_ends)
         await warn_of_shortcomings(self._redis)
         self._check_signing()
-        vault = open_vault(settings.vault, settings.data_dir)
-        check_stored(vault, await Registry(self._redis, vault).sealed())
-        self._key_ids = vault.key_ids
-        await rings.tell_ring(self._redis, self._key_ids)
         self._directory = Directory(self._redis, vault, settings)
         lease_s = lease_for(settings.delivery.timeout_s)
         chance = random.SystemRandom().random
@@ -138,6 +136,12 @@ class DeliveryProcess:
     async def deliver(self) -> None:
         """Send what is due."""
         await self._deliverer.drain()
+
+    async def _enter(self, vault: Vault) -> None:
+        """See that the store is ours, that what it keeps opens, and tell of our keys."""
+        await ensure_meta(self._redis, self._settings.partitions)
+        check_stored(vault, await Registry(self._redis, vault).sealed())
+        await rings.tell_ring(self._redis, self._key_ids)
 
     def _check_signing(self) -> None:
         """Say at once what every delivery to a plain URL would be told."""

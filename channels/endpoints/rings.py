@@ -6,14 +6,14 @@ What belongs here: telling it by ids, and who lacks a key. What must not be know
                       last said that it has this ring
 """
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import redis.asyncio
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from worker.errors import ConfigurationError
+from worker.store.repeat import is_unanswered
 
 RINGS = "lw:vault-rings"
 LIVES_MS = 60_000
@@ -21,14 +21,19 @@ LIVES_MS = 60_000
 
 
 async def tell_ring(client: redis.asyncio.Redis, key_ids: Sequence[str]) -> None:
-    """Say that a delivery process has this ring; what was not told of for long is dropped."""
+    """Say that a delivery process has this ring; what was not told of for long is dropped.
+
+    A server that is full, or cannot write just now, takes no word that can wait: it is told again in a few seconds.
+    """
     now_ms = await _now_ms(client)
     pipeline = client.pipeline(transaction=False)
     pipeline.zadd(RINGS, {",".join(key_ids): now_ms})
     pipeline.zremrangebyscore(RINGS, "-inf", now_ms - LIVES_MS)
-    # A full server takes no word that can wait; it is told again in a few seconds.
-    with contextlib.suppress(OutOfMemoryError):
+    try:
         await pipeline.execute()
+    except RedisError as error:
+        if not (isinstance(error, OutOfMemoryError) or is_unanswered(error)):
+            raise
 
 
 async def living_rings(client: redis.asyncio.Redis) -> list[tuple[str, ...]]:

@@ -63,27 +63,26 @@ class WebProcess:
     async def start(self) -> ASGIApp:
         """Connect, waiting up to 30 s for Redis; gives the application.
 
-        Raises `ConfigurationError` for a store of other settings, and `StoreUnavailable`.
+        Raises `ConfigurationError` for a store of other settings, or with a secret that does not open: here, and not at
+        the first send. Raises `StoreUnavailable`.
         """
         settings = self._settings
         client = connect.open_redis(settings.redis())
         reading = connect.open_redis(settings.redis(), block_s=READ_BLOCK_MS / 1000, connections=1)
         for one in (client, reading):
             self._open.push_async_callback(one.aclose)
-        patience_ends = monotonic() + _START_PATIENCE_S
-        try:
-            await until_answered(lambda: ensure_meta(client, settings.partitions), lambda: monotonic() < patience_ends)
-        except UNANSWERED as error:
-            raise StoreUnavailable(f"Redis did not answer within {_START_PATIENCE_S:.0f} s: start it first") from error
+        desk = EndpointDesk(settings, client)
+        await _enter(client, settings, desk)
         loop = asyncio.get_running_loop()
         app = make_app(settings, concurrency=1)
         wakes = Wakes(partial(wake_session, app), most=_MOST_WAKES)
         wakes.start()
         held = Held(settings.web.held_bytes)
         self._live = LiveOutputs(client, reading, held, partial(tokens.still_counting, client))
-        self._reading = loop.create_task(self._live.run())  # until `stop`
-        self._presence = self._tell_of(self._live)
-        self._presence.start(loop)
+        self._open.push_async_callback(_ended, loop.create_task(self._live.run()))
+        presence = self._tell_of(self._live)
+        self._open.push_async_callback(asyncio.to_thread, presence.stop)
+        presence.start(loop)
         turns = TurnRoutes(settings, client, wakes.add)
         approvals = ApprovalRoutes(settings, client, wakes.add)
         rates = Rates(client, settings.redis(), settings.web)
@@ -98,7 +97,7 @@ class WebProcess:
             "receive_event": hooks.receive,
             "list_approvals": approvals.list,
             "decide_approval": approvals.decide,
-            **await _endpoint_handlers(settings, client),
+            **_endpoint_handlers(desk),
             **_delivery_handlers(settings, client, partial(wake_delivery, app)),
             **_health_handlers(HealthRoutes(settings, client, self._live)),
         }
@@ -110,10 +109,7 @@ class WebProcess:
         self._live.close()
 
     async def stop(self) -> None:
-        """Disconnect."""
-        await asyncio.to_thread(self._presence.stop)
-        self._reading.cancel()
-        await asyncio.wait({self._reading}, timeout=_STOP_LIMIT_S)
+        """End what `start` began, whether it came to its end or not."""
         await self._open.aclose()
 
     def _tell_of(self, live: LiveOutputs) -> Presence:
@@ -121,6 +117,25 @@ class WebProcess:
         client = connect.open_redis_sync(settings.redis())
         own_routes = settings.metrics.model_copy(update={"port": 0})
         return Presence(client, "web", lambda: Doing(live.turns, draining=live.closing), own_routes)
+
+
+async def _enter(client: redis.asyncio.Redis, settings: Settings, desk: EndpointDesk) -> None:
+    """Wait for the store, and see that it is ours and that the secrets in it open."""
+
+    async def look() -> None:
+        await ensure_meta(client, settings.partitions)
+        await desk.check()
+
+    patience_ends = monotonic() + _START_PATIENCE_S
+    try:
+        await until_answered(look, lambda: monotonic() < patience_ends)
+    except UNANSWERED as error:
+        raise StoreUnavailable(f"Redis did not answer within {_START_PATIENCE_S:.0f} s: start it first") from error
+
+
+async def _ended(reading: asyncio.Task[None]) -> None:
+    reading.cancel()
+    await asyncio.wait({reading}, timeout=_STOP_LIMIT_S)
 
 
 async def _warn_of_receivers(client: redis.asyncio.Redis, settings: Settings) -> None:
@@ -135,10 +150,7 @@ async def _warn_of_receivers(client: redis.asyncio.Redis, settings: Settings) ->
         warn("hook_receiver_unknown", route=route, endpoint=endpoint_name)
 
 
-async def _endpoint_handlers(settings: Settings, client: redis.asyncio.Redis) -> dict[str, Handler]:
-    """Raises `ConfigurationError` when a stored secret does not open: at the start, and not at the first send."""
-    desk = EndpointDesk(settings, client)
-    await desk.check()
+def _endpoint_handlers(desk: EndpointDesk) -> dict[str, Handler]:
     routes = EndpointRoutes(desk)
     return {
         "create_endpoint": routes.create,

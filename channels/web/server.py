@@ -7,7 +7,6 @@ may end within web.stop_s. A second signal two seconds later or more, or SIGINT,
 """
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
@@ -58,8 +57,7 @@ async def _serve(settings: Settings) -> None:
         await server.serve([listening])
     finally:
         listening.close()
-        with contextlib.suppress(AttributeError):  # it had not come so far
-            await process.stop()
+        await process.stop()
     info("web_process_stopped")
 
 

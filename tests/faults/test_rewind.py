@@ -58,6 +58,7 @@ async def test_a_server_that_lost_what_was_not_promised_contradicts_nothing(tmp_
                 turns.append(await stack.submit(f"{what} {len(turns)}.", destinations=("receiver",)))
                 steps = await killed_after(server, kind, awaited(server, kind))
                 rewound(server, steps, kind, durable_until(steps), chance)
+                await stack.reconnect()
             await settled(lambda: told(receiver).keys() == set(turns), "a message of each turn", 60)
             stored = {
                 turn: (await read_turn(stack.client, turn), await read_text(stack.client, turn)) for turn in turns
@@ -91,6 +92,7 @@ async def test_a_server_that_lost_what_was_promised_says_nothing_twice_and_ends_
                     await stack.submit(f"Look {kind} {number}.", destinations=("receiver",))
                 steps = await killed_after(server, kind, awaited(server, kind))
                 rewound(server, steps, kind, steps[len(steps) // 2].end, chance)
+                await stack.reconnect()
                 known = submitted_in(server.steps())
             await settled(lambda: told(receiver).keys() >= known, "a message of each turn", 60)
 

@@ -122,6 +122,10 @@ class Stack:
                 error.add_note(f"--- {process.name} ---\n{process.tail()}")
         await self.client.aclose()
 
+    async def reconnect(self) -> None:
+        """To be called once the server was started anew: whether the client has seen yet that it was gone is chance."""
+        await self.client.connection_pool.disconnect()
+
     def configure(self, text: str) -> None:
         """Write the settings file; processes started from now on read it. Receivers may be on the loopback."""
         path = self.folder / "lastword.toml"
