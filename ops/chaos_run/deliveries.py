@@ -3,7 +3,8 @@
 What belongs here: the run. What must not be known here: what is right.
 
 The turns are ended beforehand by the product's verbs, without a model; then the delivery processes start, and one that
-has a POST under way is killed again and again, at any moment of its work, until the kills are spent.
+has a POST under way is killed again and again, at any moment of its work and spread over all deliveries, until the
+kills are spent.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import signal
 import time
 from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ops.bench.webhooks_filler import Filler
@@ -27,7 +28,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _PROCESSES = 3
 _AT_ONCE = 50
 _HANG_S = 3.0
-_LATEST_KILL_S = 0.4
+_LATEST_KILL_S = 0.1
 _WITHIN_S = 900.0
 _QUIET_S = 1.0
 _SETTINGS = """
@@ -48,7 +49,7 @@ concurrency = {at_once}
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a run leaves for the judge. `faults`: what processes reported of Lastword itself."""
+    """What a run leaves for the judge. `faults`: what processes reported of Lastword itself, or ended of."""
 
     turns: list[str]
     posts: list[Post]
@@ -92,8 +93,10 @@ async def run(folder: Path, deliveries: int, kills: int, seed: int, say: Callabl
             struck = await _delivered(workers, receiver, set(filler.turns), kills, chance, clock, say)
     finally:
         server.stop()
+    (folder / "kills.jsonl").write_text("".join(f"{json.dumps(asdict(kill))}\n" for kill in struck), "utf-8")
+    ended = [sentence for worker in workers for sentence in worker.ended_by_itself]
     posts = [_post(json.loads(line)) for line in (folder / "posts.jsonl").read_text("utf-8").splitlines()]
-    return Told(filler.turns, posts, struck, list(faults_in(folder)), clock())
+    return Told(filler.turns, posts, struck, [*ended, *faults_in(folder)], clock())
 
 
 async def _delivered(  # noqa: PLR0913, PLR0917 - what strikes, whom, and when
@@ -110,9 +113,10 @@ async def _delivered(  # noqa: PLR0913, PLR0917 - what strikes, whom, and when
     async with asyncio.TaskGroup() as group:
         living = [group.create_task(worker.keep_alive()) for worker in workers]
         while len(struck) < kills and not turns <= receiver.acknowledged:
-            await until(lambda: receiver.open or turns <= receiver.acknowledged, "a POST under way", _WITHIN_S, 0.005)
+            due = len(turns) * len(struck) // kills
+            await until(lambda: _is_time(receiver, turns, due), "a POST under way", _WITHIN_S, 0.005)  # noqa: B023 - awaited
             await asyncio.sleep(chance.uniform(0, _LATEST_KILL_S))
-            names = set(receiver.open.values())
+            names = set(receiver.open.values()) - {kill.process for kill in struck}
             victims = [worker for worker in workers if worker.name in names and worker.pid is not None]
             if victims:
                 victim = chance.choice(victims)
@@ -126,6 +130,11 @@ async def _delivered(  # noqa: PLR0913, PLR0917 - what strikes, whom, and when
         for task in living:
             task.cancel()
     return struck
+
+
+def _is_time(receiver: Receiver, turns: set[str], due: int) -> bool:
+    """Whether the next kill is due, or none can come any more: `due` deliveries were taken, and a POST is under way."""
+    return (bool(receiver.open) and len(receiver.acknowledged) >= due) or turns <= receiver.acknowledged
 
 
 def _post(line: dict[str, object]) -> Post:
