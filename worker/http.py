@@ -196,9 +196,8 @@ _FAULTS: tuple[tuple[type[BaseException], Callable[[Any], bool], str], ...] = (
     (UnicodeError, _any, "invalid_url"),
     (ValueError, _says("control character"), "bad_header"),
     (ValueError, _says("credentials encoded in URL"), "invalid_url"),
-    (Blocked, _any, "blocked"),
-    (TimeoutError, _any, "timeout"),
     (Blocked, _any, "blocked"),  # by the guard itself, asked before a proxy is
+    (TimeoutError, _any, "timeout"),
     (socket.gaierror, _any, "dns"),
     (BaseException, _any, "unknown"),
 )

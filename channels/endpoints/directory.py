@@ -19,7 +19,6 @@ from channels.endpoints import record, subscription
 from channels.endpoints.audience import Audience
 from channels.endpoints.model import Endpoint, SigningKey, Subscription
 from channels.endpoints.record import CHANGED, LAST, LEAVING, Stored, record_key
-from channels.endpoints.subscription import Event
 from channels.endpoints.vault import Vault
 from worker.errors import ConfigurationError, NewerRecord
 
@@ -106,13 +105,6 @@ class Directory:
                 found[lane] = None if since is None else _REMOVED
         return found
 
-    async def subscribed(self, event: Event) -> list[Endpoint]:
-        """Who gets an event without being named: those of the settings, then the stored ones, by name.
-
-        Their keys, and the headers of stored ones, are left out: they belong to an attempt.
-        """
-        return (await self.audience()).subscribed(event)
-
     async def audience(self) -> Audience:
         """All endpoints as they are now; the very same as long as nothing changes."""
         everybody = await self.everybody()
@@ -121,7 +113,10 @@ class Directory:
         return self._audience
 
     async def everybody(self) -> tuple[Endpoint, ...]:
-        """All endpoints, as `subscribed` gives them: the very same tuple as long as nothing changes."""
+        """All endpoints, those of the settings first, each by name: the very same tuple as long as nothing changes.
+
+        Their keys, and the headers of stored ones, are left out: they belong to an attempt.
+        """
         if await self._refresh() or self._everybody is None:
             files = [self._given.unsigned_endpoint(name) for name in sorted(self._given.endpoints)]
             stored = [self._stored[name] for name in sorted(self._stored) if self._may_be_stored(name)]

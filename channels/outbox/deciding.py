@@ -47,7 +47,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Of a claim. `furthest_ms`: a time further ahead is of another clock. `chance`: from 0 to 1, spreads retries.
+    """Of a claim. `chance`: from 0 to 1, spreads retries.
 
     `lease_ms`: where the rules of a lane tell of no other. `kept`: so many of `limit` are there only for the first of
     lanes that are not `busy`.
@@ -57,7 +57,6 @@ class Terms:
     limit: int
     now_ms: int
     lease_ms: int
-    furthest_ms: int
     chance: Callable[[], float]
     busy: Collection[str] = ()
     kept: int = 0
@@ -258,8 +257,3 @@ def settled(
 ) -> list[Change]:
     """The deliveries of one lane after their attempts."""
     return [Change(held, machine.settle(held, outcome, now_ms, chance(), rules.backoff)) for held, outcome in ended]
-
-
-def without_changes(step: LaneStep) -> LaneStep:
-    """The step of the lane alone."""
-    return replace(step, changes=())

@@ -110,7 +110,7 @@ class Outbox:
             if not (looks or is_made):
                 return []
             rules = await self._rules([look.seen.name for look in looks]) if looks else {}
-            terms = Terms(token, limit, now_ms, self._lease_ms, _FURTHEST_MS, self._chance, busy, kept)
+            terms = Terms(token, limit, now_ms, self._lease_ms, self._chance, busy, kept)
             steps = deciding.claimed(looks, rules, terms)
             words = [word for step in steps for word in words_of(step, now_ms)]
             # As long as the longest lease of the batch, it can be claimed again.

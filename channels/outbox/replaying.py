@@ -12,7 +12,7 @@ from channels.delivery.lane import Lane
 from channels.delivery.model import Delivery
 from channels.outbox import keys
 from channels.outbox.lanes import SETTLE, ms, standings
-from channels.outbox.reading import held, read, show
+from channels.outbox.reading import read, show
 from channels.outbox.stored import Change, LaneStep, SeenLane, delivery_words, settle_words
 from channels.webhook.address import shown
 from worker.errors import ConfigurationError
@@ -79,13 +79,6 @@ async def cancel(client: redis.asyncio.Redis, delivery: str, why: str) -> Delive
     return _changed(
         await _store(client, [Change(found, machine.cancel(found, now_ms, "cancelled", why))], now_ms), delivery
     )
-
-
-async def cancel_held(client: redis.asyncio.Redis, lane: str, code: str, why: str, limit: int = 200) -> int:
-    """Cancel the oldest held deliveries of a lane, at most `limit`. Gives how many there were."""
-    there = await held(client, lane, limit)
-    now_ms = ms(await client.time())
-    return len(await _store(client, [Change(one, machine.cancel(one, now_ms, code, why)) for one in there], now_ms))
 
 
 async def lapse(client: redis.asyncio.Redis, deliveries: Sequence[Delivery]) -> list[Delivery]:

@@ -339,8 +339,7 @@ async def test_what_comes_for_an_endpoint_that_lets_nothing_through_is_held_list
     assert [one.id for one in replayed] == [one.id for one in held[:5]]
     assert await replaying.replay_some(any_redis, [one.id for one in held[:5]]) == []
     assert {one.id for one in await claimed(any_redis)} == {one.id for one in held[:5]}
-    assert await replaying.cancel_held(any_redis, "crm", "endpoint_removed", "it was removed", 100) == 25
-    assert await reading.held(any_redis, "crm", 100) == []
+    assert len(await reading.held(any_redis, "crm", 100)) == 25
 
 
 async def test_a_step_of_an_endpoint_that_changes_nothing_stores_nothing(any_redis: Any) -> None:

@@ -57,7 +57,7 @@ async def test_a_claim_that_is_repeated_gives_only_what_it_still_holds(any_redis
 def test_a_place_whose_lease_has_ended_is_given_in_the_same_claim() -> None:
     held = machine.claim(made("evt_1"), "dead", 1_000, 40_000)
     look = Look(SeenLane("crm", "", Lane()), 1, [held], [made("evt_2"), made("evt_3")])
-    terms = Terms("claim", 10, 50_000, 40_000, 10**9, lambda: 0.5)
+    terms = Terms("claim", 10, 50_000, 40_000, lambda: 0.5)
     [step] = deciding.claimed([look], {"crm": limited(concurrency=1)}, terms)
     assert [(one.new.event_id, one.new.state) for one in step.changes] == [
         ("evt_1", "waiting"),

@@ -108,15 +108,17 @@ async def test_after_the_store_lost_its_last_writes_nothing_of_them_is_remembere
     before = [await real_redis.dump(name) for name in names]
     await changed(real_redis, "crm", config("https://lost.example"))
     await directory.look_up(["crm"])
-    await directory.subscribed(Event("turn.failed"))
+    (await directory.audience()).subscribed(Event("turn.failed"))
     for name, value in zip(names, before, strict=True):
         await real_redis.restore(name, 0, value, replace=True)
     await changed(real_redis, "crm", config("https://kept.example", events=["call.completed"]))
     (found,) = await directory.look_up(["crm"])
     assert isinstance(found, Endpoint)
     assert found.url == "https://kept.example"
-    assert [one.url for one in await directory.subscribed(Event("call.completed"))] == ["https://kept.example"]
-    assert await directory.subscribed(Event("turn.failed")) == []
+    assert [one.url for one in (await directory.audience()).subscribed(Event("call.completed"))] == [
+        "https://kept.example"
+    ]
+    assert (await directory.audience()).subscribed(Event("turn.failed")) == []
 
 
 @pytest.mark.requirement("endpoints:look-up:ours")
@@ -145,7 +147,7 @@ async def test_a_name_of_the_settings_is_that_of_the_settings(any_redis: Redis) 
     (found,) = await directory.look_up(["ops"])
     assert isinstance(found, Endpoint)
     assert found.origin == "file"
-    assert await directory.subscribed(Event("turn.failed")) == []
+    assert (await directory.audience()).subscribed(Event("turn.failed")) == []
     assert (await directory.rules(["ops"]))["ops"] == Rules(found.limits, found.backoff, found.timeout_s)
 
 
@@ -173,7 +175,7 @@ async def test_an_event_is_for_those_who_subscribe_to_it_now(any_redis: Redis) -
         await endpoints.create(name, config(**fields), headers={"X-Team": "a"})
 
     async def who(event_type: str, source: str = "http", **labels: str) -> list[str]:
-        return [one.name for one in await directory.subscribed(Event(event_type, source, labels))]
+        return [one.name for one in (await directory.audience()).subscribed(Event(event_type, source, labels))]
 
     assert await who("turn.failed") == ["b"]
     assert await who("turn.failed", team="ops") == ["a", "b"]
@@ -183,7 +185,7 @@ async def test_an_event_is_for_those_who_subscribe_to_it_now(any_redis: Redis) -
     await changed(any_redis, "a", config(events=["delivery.dead"]))
     assert await who("turn.failed", team="ops") == []
     assert await who("delivery.dead") == ["ops", "a"]
-    (seen,) = await directory.subscribed(Event("turn.failed", "crm/1"))
+    (seen,) = (await directory.audience()).subscribed(Event("turn.failed", "crm/1"))
     assert (seen.keys, seen.headers) == ((), ())
 
 
@@ -195,7 +197,7 @@ async def test_an_endpoint_that_cannot_be_read_here_is_told_all_the_same(any_red
     await endpoints.create("newer", config(), headers={})
     await any_redis.hset(record.record_key("newer"), "v", record.RECORD_VERSION + 1)
     directory = directory_of(any_redis)
-    assert [one.name for one in await directory.subscribed(Event("turn.failed"))] == ["newer", "odd"]
+    assert [one.name for one in (await directory.audience()).subscribed(Event("turn.failed"))] == ["newer", "odd"]
     assert None not in (await directory.rules(["odd", "newer"])).values()
 
 
@@ -214,14 +216,14 @@ async def test_a_damaged_record_costs_only_its_own_deliveries(
     assert isinstance(good, Endpoint)
     assert {one.name for one in await directory.everybody()} == {"ops", "crm", "good"}
     assert None not in (await directory.rules(["crm", "good"])).values()
-    assert "good" in [one.name for one in await directory.subscribed(Event("turn.failed"))]
+    assert "good" in [one.name for one in (await directory.audience()).subscribed(Event("turn.failed"))]
 
 
 @pytest.mark.requirement("endpoints:subscribed")
 async def test_secrets_that_cannot_be_had_keep_no_event_from_the_log(any_redis: Redis, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where a folder should be")
     directory = directory_of(any_redis, settings_of(delivery={}, data_dir=tmp_path / "data"))
-    assert [one.name for one in await directory.subscribed(Event("delivery.dead"))] == ["ops"]
+    assert [one.name for one in (await directory.audience()).subscribed(Event("delivery.dead"))] == ["ops"]
 
 
 @pytest.mark.requirement("endpoints:subscribed:cost")
@@ -233,13 +235,13 @@ async def test_where_nothing_has_changed_an_event_costs_one_command(real_redis: 
     async def commands() -> int:
         return int((await real_redis.info("stats"))["total_commands_processed"])
 
-    await directory.subscribed(Event("turn.failed"))
+    (await directory.audience()).subscribed(Event("turn.failed"))
     before = await commands()
-    assert len(await directory.subscribed(Event("turn.failed"))) == 50
+    assert len((await directory.audience()).subscribed(Event("turn.failed"))) == 50
     assert await commands() - before == 2  # this INFO and one HGET
     await changed(real_redis, "crm-7", config(events=["call.completed"]))
     before = await commands()
-    assert len(await directory.subscribed(Event("turn.failed"))) == 49
+    assert len((await directory.audience()).subscribed(Event("turn.failed"))) == 49
     assert await commands() - before == 4  # INFO, HGET, the versions, and the one that changed
     everybody = await directory.everybody()
     assert await directory.everybody() is everybody

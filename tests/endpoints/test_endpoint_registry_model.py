@@ -216,7 +216,7 @@ class RegistryLife(RuleBasedStateMachine):
             assert tuple(key.key for key in found.keys) == known.keys
             assert found.headers == (("X-Name", name),)
         for event_type in ("turn.failed", "call.completed"):
-            told = self.run(self.directory.subscribed(Event(event_type)))
+            told = self.run(self.directory.audience()).subscribed(Event(event_type))
             wanted = {"turn.failed": ("turn.*", "*"), "call.completed": ("call.completed", "*")}[event_type]
             assert [one.name for one in told] == sorted(
                 name for name, known in self.model.known.items() if known.pattern in wanted

@@ -105,15 +105,6 @@ async def read_turn(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
     return record_of(turn, stored) if stored else None
 
 
-async def read_head(redis: redis.asyncio.Redis, turn: str) -> TurnRecord | None:
-    """The record of a turn with an empty `message`, or None when there is none (any more). Raises `NewerRecord`."""
-    values: Any = await redis.hmget(keys.turn_record(turn), HEAD)
-    head = head_of(turn, values)
-    if isinstance(head, NewerTurn):
-        raise head.error
-    return head
-
-
 async def read_heads(redis: redis.asyncio.Redis, turns: Sequence[str]) -> list[TurnRecord | NewerTurn]:
     """The records of these turns with an empty `message`, which is not read. Those that are no more are left out."""
     pipeline = redis.pipeline(transaction=False)
