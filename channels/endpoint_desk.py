@@ -4,7 +4,6 @@ What belongs here: what may be done to which of them, and what follows from it f
 known here: who asks and how he is answered, how endpoints are stored.
 """
 
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from channels.delivery.model import lane_of
 from channels.delivery_settings import check_definition
 from channels.endpoint_settings import Definition, config_of
 from channels.endpoint_view import Seen, of_settings, of_store
-from channels.endpoints import events, rings
+from channels.endpoints import rings
 from channels.endpoints.model import SigningKey
 from channels.endpoints.record import Stored
 from channels.endpoints.registry import (
@@ -33,6 +32,8 @@ from channels.endpoints.registry import (
 )
 from channels.endpoints.signing_keys import Scheme
 from channels.endpoints.vault import Vault, check_stored
+from channels.events.content import ENDPOINT_TEST
+from channels.events.notices import trial_of
 from channels.outbox import lanes, leaving, reading
 from channels.replays.starting import release
 from channels.replays.stored import now_ms
@@ -48,8 +49,6 @@ _PARTITION = 0
 
 _LEAVING_STEPS = 50
 """Somebody waits for an answer: what is left of a deleted endpoint then, delivery processes cancel."""
-
-_TRIED = "This is a test. Somebody wanted to see that what is sent to this endpoint arrives."
 
 
 class DefinedInSettings(LastwordError):
@@ -224,10 +223,8 @@ class EndpointDesk:
         """Send an endpoint a test event, whatever it subscribes to; gives its id. Raises `UnknownEndpoint`."""
         await self._check_known(name)
         event_id = f"evt_{secrets.token_hex(12)}"
-        seconds, microseconds = await self._client.time()
-        at_ms = int(seconds) * 1000 + int(microseconds) // 1000
-        data = json.dumps({"endpoint": name, "message": _TRIED, "at_ms": at_ms}).encode()
-        words = event_words(event_id, events.TEST, data, to=name)
+        data = trial_of(name, await now_ms(self._client))
+        words = event_words(event_id, ENDPOINT_TEST, data, to=name)
         execute: Any = self._client.execute_command
         await execute("XADD", keys.log(_PARTITION), "*", *words)
         return event_id

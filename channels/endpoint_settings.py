@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from channels.delivery.backoff import LONGEST_WAIT_S
-from channels.endpoints import events, headers, subscription
+from channels.endpoints import headers, patterns, subscription
 from channels.endpoints.model import Order, SigningKey, Subscription
 from channels.endpoints.signing_keys import MAX_KEYS, decode_secret
 from channels.webhook.address import check_proxy, check_url
@@ -72,7 +72,7 @@ WebhookSecret = Annotated[SecretStr | None, AfterValidator(_checked_secret)]
 OneSecret = Annotated[SecretStr, AfterValidator(_checked_secret)]
 Seconds = Annotated[float, Field(ge=0.05, le=LONGEST_WAIT_S)]
 Waits = Annotated[tuple[Seconds, ...], Field(max_length=50)]
-Pattern = Annotated[str, AfterValidator(lambda text: _checked(events.check_pattern)("events", text))]
+Pattern = Annotated[str, AfterValidator(lambda text: _checked(patterns.check_pattern)("events", text))]
 Source = Annotated[
     str,
     Field(min_length=1, max_length=subscription.MAX_CHARACTERS),

@@ -5,7 +5,7 @@ What belongs here: finding. What must not be known here: where endpoints come fr
 
 from collections.abc import Sequence
 
-from channels.endpoints import events, subscription
+from channels.endpoints import patterns, subscription
 from channels.endpoints.model import Endpoint
 from channels.endpoints.subscription import Event
 
@@ -31,14 +31,14 @@ class Audience:
         return [one for one in self._subscribed(event.type) if subscription.admits(one.subscription, event)]
 
     def _subscribed(self, event_type: str) -> tuple[Endpoint, ...]:
-        if event_type not in events.TYPES:  # there may be any number of them, and nobody can have asked for one
+        if event_type not in patterns.TYPES:  # there may be any number of them, and nobody can have asked for one
             return ()
         found = self._of_type.get(event_type)
         if found is None:
             found = tuple(
                 one
                 for one in self._named.values()
-                if any(events.admits(pattern, event_type) for pattern in one.subscription.events)
+                if any(patterns.admits(pattern, event_type) for pattern in one.subscription.events)
             )
             self._of_type[event_type] = found
         return found

@@ -9,7 +9,7 @@ Of source and labels a text stands for itself, or with a star at its end for all
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from channels.endpoints import events
+from channels.endpoints import patterns as types
 from channels.endpoints.model import Match, Subscription
 from worker.errors import ConfigurationError
 
@@ -41,7 +41,7 @@ def parse(patterns: Sequence[str], sources: Sequence[str], labels: Mapping[str, 
     for name in labels:
         _check_text("labels", name)
     parsed = Subscription(
-        tuple(dict.fromkeys(events.check_pattern("events", one) for one in patterns)),
+        tuple(dict.fromkeys(types.check_pattern("events", one) for one in patterns)),
         tuple(dict.fromkeys(parse_match("source", one) for one in sources)),
         tuple((name, parse_match(f"labels.{name}", value)) for name, value in labels.items()),
     )
@@ -63,7 +63,7 @@ def parse_match(field_name: str, text: str) -> Match:
 def admits(subscription: Subscription, event: Event) -> bool:
     """Whether the event is for who subscribed so."""
     return (
-        any(events.admits(pattern, event.type) for pattern in subscription.events)
+        any(types.admits(pattern, event.type) for pattern in subscription.events)
         and (not subscription.sources or any(source.admits(event.source) for source in subscription.sources))
         and all(name in event.labels and match.admits(event.labels[name]) for name, match in subscription.labels)
     )
@@ -71,7 +71,7 @@ def admits(subscription: Subscription, event: Event) -> bool:
 
 def _check_can_match(parsed: Subscription) -> None:
     """Refuse what no event can meet: what tells of deliveries and endpoints has no source and no labels."""
-    if not parsed.events or not all(map(events.is_operational, parsed.events)):
+    if not parsed.events or not all(map(types.is_operational, parsed.events)):
         return
     narrowed = [f"source = {_written(one)!r}" for one in parsed.sources if not one.admits("")]
     if len(narrowed) < len(parsed.sources):  # a star alone

@@ -16,6 +16,9 @@ TYPES: dict[Notice, str] = {
 }
 
 
+_TRIED = "This is a test. Somebody wanted to see that what is sent to this endpoint arrives."
+
+
 def notice_of(notice: Notice, endpoint: str, delivery: Delivery, lane: Lane, now_ms: int) -> tuple[str, bytes]:
     """The type of the event and its content. `endpoint`: as it may be shown.
 
@@ -39,5 +42,4 @@ def notice_of(notice: Notice, endpoint: str, delivery: Delivery, lane: Lane, now
 
 def trial_of(endpoint: str, now_ms: int) -> bytes:
     """The content of a test event, which goes to that endpoint alone."""
-    message = f"This is a test event, sent to the endpoint {endpoint} because somebody asked for it."
-    return json_bytes(EndpointTest(endpoint, message, now_ms))
+    return json_bytes(EndpointTest(endpoint, _TRIED, now_ms))

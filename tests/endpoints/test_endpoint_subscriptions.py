@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.endpoints import events, subscription
+from channels.endpoints import patterns, subscription
 from channels.endpoints.model import Match
 from channels.endpoints.subscription import Event
 from worker.errors import ConfigurationError
@@ -41,7 +41,7 @@ def test_an_event_is_had_by_its_type_its_family_or_a_star(pattern: str, event_ty
 
 @pytest.mark.requirement("endpoints:subscription:events")
 def test_who_names_no_event_gets_none() -> None:
-    assert not any(subscription.admits(subscription.parse([], [], {}), Event(one)) for one in events.TYPES)
+    assert not any(subscription.admits(subscription.parse([], [], {}), Event(one)) for one in patterns.TYPES)
 
 
 @pytest.mark.requirement("endpoints:subscription:narrowed")

@@ -1,41 +1,22 @@
-"""The types of events that endpoints can be told of.
+"""Patterns over the types of events, as endpoints subscribe to them.
 
-What belongs here: their names, and what a pattern over them is. What must not be known here: who subscribes to what,
-what an event says.
+What belongs here: which types there are to be subscribed to, and what a pattern means. What must not be known here: who
+subscribes to what, what an event says.
 """
 
 import difflib
 
+from channels.events.content import ABOUT_DELIVERIES, CONTENTS
 from worker.errors import ConfigurationError
 
-TEST = "endpoint.test"
-"""Sent to one endpoint at an operator's request."""
+RESERVED = ("reminder.fired", "reminder.failed", "reminder.skipped", "reminder.disabled")
+"""Types that may be subscribed to, and that nothing tells of yet."""
 
-TYPES: tuple[str, ...] = (
-    "turn.completed",
-    "turn.incomplete",
-    "turn.failed",
-    "turn.cancelled",
-    "turn.skipped",
-    "turn.dead",
-    "call.completed",
-    "approval.requested",
-    "approval.decided",
-    "approval.expired",
-    "reminder.fired",
-    "reminder.failed",
-    "reminder.skipped",
-    "reminder.disabled",
-    "delivery.failing",
-    "delivery.recovered",
-    "delivery.endpoint_disabled",
-    "delivery.dead",
-    TEST,
-)
-"""Every type there is. Those of reminders are reserved: nothing tells of them yet."""
+TYPES: tuple[str, ...] = (*CONTENTS, *RESERVED)
+"""Every type there is."""
 
 ALL = "*"
-_OPERATIONAL = ("delivery.", "endpoint.")
+_OPERATIONAL = (ABOUT_DELIVERIES, "endpoint.")
 _FAMILIES = tuple(dict.fromkeys(f"{one.partition('.')[0]}.*" for one in TYPES))
 PATTERNS: tuple[str, ...] = (ALL, *_FAMILIES, *TYPES)
 """All that may be subscribed to."""
