@@ -44,8 +44,9 @@ patterns = st.sampled_from(PATTERNS)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An endpoint as the model holds it. `keys`: of all that sign, newest first."""
+    """An endpoint as the model holds it. `made`: the version it was made in. `keys`: of all that sign, newest first."""
 
+    made: int
     version: int
     pattern: str
     keys: tuple[bytes, ...]
@@ -55,7 +56,8 @@ class Known:
 @dataclass
 class Model:
     known: dict[str, Known] = field(default_factory=dict)
-    made_by: dict[str, str] = field(default_factory=dict)
+    made_by: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """By idempotency key: what was asked for, and in which version that was made."""
     versions: set[int] = field(default_factory=set)
 
     def put(self, name: str, known: Known) -> None:
@@ -99,28 +101,33 @@ class RegistryLife(RuleBasedStateMachine):
     @rule(name=names, pattern=patterns, key=st.sampled_from([None, "x", "y"]))
     def create(self, name: str, pattern: str, key: str | None) -> None:
         idempotency = None if key is None else Idempotency(key, f"{name} {pattern}")
-        told = None if key is None else self.model.made_by.get(key)
+        told, version = ("", 0) if key is None else self.model.made_by.get(key, ("", 0))
+        known = self.model.known.get(name)
+        is_there = known is not None and known.made == version  # and not another of that name, made since
         try:
             made = self.run(
                 self.registry.create(name, config(pattern), headers={"X-Name": name}, idempotency=idempotency)
             )
         except EndpointExists:
-            assert name in self.model.known
-            assert told is None
+            assert known is not None
+            assert not told
             return
         except KeyReused:
-            assert told is not None
-            assert told != f"{name} {pattern}" or name not in self.model.known
+            assert told
+            assert told != f"{name} {pattern}" or not is_there
             return
         if made.duplicate:
             assert told == f"{name} {pattern}"
-            assert made.stored.version == self.model.known[name].version
+            assert is_there
+            assert known is not None
+            assert made.stored.version == known.version
             return
-        assert name not in self.model.known
-        assert told is None
-        self.model.put(name, Known(made.stored.version, pattern, tuple(one.key for one in made.keys)))
+        assert known is None
+        assert not told
+        version = made.stored.version
+        self.model.put(name, Known(version, version, pattern, tuple(one.key for one in made.keys)))
         if key is not None:
-            self.model.made_by[key] = f"{name} {pattern}"
+            self.model.made_by[key] = f"{name} {pattern}", version
 
     @rule(name=names, pattern=patterns, stale=st.booleans(), wants=st.booleans())
     def change(self, name: str, pattern: str, stale: bool, wants: bool) -> None:
