@@ -36,12 +36,11 @@ from channels.events.content import ENDPOINT_TEST
 from channels.events.notices import trial_of
 from channels.outbox import lanes, leaving, reading
 from channels.replays.starting import release
-from channels.replays.stored import now_ms
 from channels.settings import Settings
 from channels.vault_section import open_vault
 from channels.webhook.address import check_url, shown
 from worker.errors import ConfigurationError, LastwordError
-from worker.store import keys
+from worker.store import clock, keys
 from worker.store.log import event_words
 
 _PARTITION = 0
@@ -216,14 +215,14 @@ class EndpointDesk:
         held, job = await reading.held_count(self._client, name), None
         if before.standing == "paused" or replay:
             bounds = self._settings.delivery.replay_bounds
-            job = await release(self._client, name, await now_ms(self._client), by=by, bounds=bounds)
+            job = await release(self._client, name, await clock.now_ms(self._client), by=by, bounds=bounds)
         return Resumed(lane, held, "" if job is None else job.id)
 
     async def test(self, name: str) -> str:
         """Send an endpoint a test event, whatever it subscribes to; gives its id. Raises `UnknownEndpoint`."""
         await self._check_known(name)
         event_id = f"evt_{secrets.token_hex(12)}"
-        data = trial_of(name, await now_ms(self._client))
+        data = trial_of(name, await clock.now_ms(self._client))
         words = event_words(event_id, ENDPOINT_TEST, data, to=name)
         execute: Any = self._client.execute_command
         await execute("XADD", keys.log(_PARTITION), "*", *words)

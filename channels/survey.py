@@ -25,7 +25,7 @@ from channels.outbox.reading import counts
 from channels.replays import stored as replays
 from channels.settings import Settings
 from worker.app import queue_depths
-from worker.store import health, log, processes
+from worker.store import clock, health, log, processes
 from worker.store import survey as turns
 from worker.store.processes import LivingProcess
 from worker.store.survey import TurnsSurvey
@@ -140,7 +140,7 @@ async def look(client: redis.asyncio.Redis, settings: Settings) -> Survey:
     )
     broker = asyncio.ensure_future(_broker.depths(settings.broker()))
     try:
-        seconds, microseconds = await client.time()
+        now_ms = await clock.now_ms(client)
         standings = await health.standings(client, settings.providers, rules)
         return Survey(
             turns=[await turns.survey(client, partition, LATELY_S) for partition in partitions],
@@ -149,7 +149,7 @@ async def look(client: redis.asyncio.Redis, settings: Settings) -> Survey:
             processes=await processes.living(client),
             redis=await _redis(client),
             skipped_s={name: one.left_s for name, one in standings.items() if one.left_s is not None},
-            now_ms=seconds * 1000 + microseconds // 1000,
+            now_ms=now_ms,
             broker=await broker,
         )
     finally:
@@ -163,8 +163,7 @@ async def _deliveries(client: redis.asyncio.Redis, defined: Sequence[str]) -> De
     held = {lane: states["held"] for lane, states in counted.items() if "held" in states}
     stored: Any = await client.zrange(INDEX, 0, _ENDPOINTS - 1)
     names = {*defined, *held, *(name.decode() for name in stored)}
-    seconds, microseconds = await client.time()
-    now_ms = seconds * 1000 + microseconds // 1000
+    now_ms = await clock.now_ms(client)
     pipeline = client.pipeline(transaction=False)
     pipeline.zcount(keys.LANES, "-inf", now_ms)
     pipeline.zrangebyscore(keys.LANES, "-inf", now_ms, start=0, num=1, withscores=True)
@@ -186,8 +185,7 @@ async def _deliveries(client: redis.asyncio.Redis, defined: Sequence[str]) -> De
 
 async def _log(client: redis.asyncio.Redis, partition: int) -> LogSurvey:
     cursor: Any = await client.hget(keys.relay(partition), "cursor")
-    seconds, microseconds = await client.time()
-    now_ms = seconds * 1000 + microseconds // 1000
+    now_ms = await clock.now_ms(client)
     entries, waits_since_ms = await log.behind(client, partition, (cursor or b"0-0").decode())
     aside, aside_since_ms = await log.waits_aside(client, partition)
     return LogSurvey(

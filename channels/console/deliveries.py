@@ -25,6 +25,7 @@ from channels.outbox.exporting import Wanted, evidence_object
 from channels.settings import Settings
 from channels.webhook.address import shown
 from worker.app import make_app, wake_delivery
+from worker.store import clock
 
 _STYLES: dict[State, str] = {"delivered": "green", "dead": "red", "waiting": "yellow", "held": "yellow"}
 
@@ -56,7 +57,7 @@ def run_list(settings: Settings, asked: Asked, limit: int, after: str, *, as_jso
     """Print the newest deliveries; returns the exit code."""
 
     async def listed(_: Joined, client: Client) -> int:
-        found, following = await _found(client, asked.wanted(await now_ms(client)), limit, after)
+        found, following = await _found(client, asked.wanted(await clock.now_ms(client)), limit, after)
         if as_json:
             sys.stdout.writelines(json.dumps(asdict(delivery)) + "\n" for delivery in found)
         else:
@@ -108,12 +109,6 @@ def run_cancel(settings: Settings, delivery: str, *, as_json: bool) -> int:
         return exits.OK
 
     return ask(settings, cancel)
-
-
-async def now_ms(client: Client) -> int:
-    """The store's time."""
-    seconds, micros = await client.time()
-    return int(seconds * 1000 + micros // 1000)
 
 
 def object_of(delivery: Delivery, evidence: Mapping[int, Evidence]) -> dict[str, Any]:

@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import TextIO
 
 from channels.console import exits
-from channels.console.deliveries import Asked, now_ms, object_of
+from channels.console.deliveries import Asked, object_of
 from channels.console.joined import Client, Joined, ask
 from channels.console.terminal import open_console
 from channels.outbox import exporting
 from channels.settings import Settings
 from worker.errors import ConfigurationError
+from worker.store import clock
 
 
 def run_export(settings: Settings, asked: Asked, out: Path | None) -> int:
     """Write all that is chosen, a line each; returns the exit code. A file is there only when it is whole."""
 
     async def export(_: Joined, client: Client) -> int:
-        wanted, count = asked.wanted(await now_ms(client)), 0
+        wanted, count = asked.wanted(await clock.now_ms(client)), 0
         try:
             with _written(out) as file:
                 async with aclosing(exporting.exported(client, wanted)) as found:

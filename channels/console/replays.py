@@ -22,6 +22,7 @@ from channels.replays import starting, stored
 from channels.settings import Settings
 from channels.webhook.address import shown
 from worker.errors import ConfigurationError
+from worker.store import clock
 
 Step = Literal["show", "pause", "resume", "cancel"]
 
@@ -57,7 +58,7 @@ def run_start(settings: Settings, asked: Asked, *, as_json: bool) -> int:
     """Start a bulk replay and print it; returns the exit code."""
 
     async def start(there: Joined, client: Client) -> int:
-        now_ms = await stored.now_ms(client)
+        now_ms = await clock.now_ms(client)
         rate = starting.RATE if asked.rate is None else asked.rate
         bounds = there.settings.delivery.replay_bounds
         job = await starting.start(client, asked.filters(now_ms), rate, now_ms, by=person(), bounds=bounds)

@@ -24,7 +24,7 @@ from worker.app import make_app, wake_session
 from worker.errors import ConfigurationError
 from worker.output import events
 from worker.output.events import Output
-from worker.store import listing, outputs, records
+from worker.store import clock, listing, outputs, records
 from worker.store.records import TurnRecord
 
 _STYLES = {"parked": "yellow", "incomplete": "yellow", "failed": "red", "dead": "red"}
@@ -34,8 +34,7 @@ def run_list(settings: Settings, asked: Asked, limit: int, *, as_json: bool) -> 
     """Print the turns that were asked for; returns the exit code."""
 
     async def listed(there: Joined, client: Client) -> int:
-        seconds, microseconds = await client.time()
-        wanted = wanted_of(asked, now_ms=seconds * 1000 + microseconds // 1000)
+        wanted = wanted_of(asked, now_ms=await clock.now_ms(client))
         found = await listing.find(client, there.settings.partitions, wanted, limit)
         newer = [{"turn": each.turn, "state": each.state, "newer": True} for each in found.newer]
         if as_json:

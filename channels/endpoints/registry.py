@@ -19,6 +19,7 @@ from channels.endpoints.record import CHANGED, INDEX, LAST, LEAVING, SEALED, Sto
 from channels.endpoints.signing_keys import OVERLAP_MS, Scheme, counts, fresh_key, rotated
 from channels.endpoints.vault import Sealed, Vault
 from worker.errors import ConfigurationError, LastwordError
+from worker.store import clock
 from worker.store.script import Script
 
 MAX_ENDPOINTS = 10_000
@@ -221,11 +222,11 @@ class Registry:
         pipeline = self._client.pipeline(transaction=False)
         pipeline.hgetall(record_key(name))
         pipeline.time()
-        fields, (seconds, microseconds) = await pipeline.execute()
+        fields, time = await pipeline.execute()
         stored = read(name, fields)
         if stored is None:
             raise UnknownEndpoint(f"name {name[:80]!r}: there is no endpoint of that name")
-        return stored, seconds * 1000 + microseconds // 1000
+        return stored, clock.ms(time)
 
     async def _made_before(self, name: str, version: int) -> Made:
         """What that create was told: nothing of an endpoint that others made anew, and no keys that came later."""

@@ -13,6 +13,7 @@ import redis.asyncio
 from redis.exceptions import OutOfMemoryError, RedisError
 
 from worker.errors import ConfigurationError
+from worker.store import clock
 from worker.store.repeat import is_unanswered
 
 RINGS = "lw:vault-rings"
@@ -25,7 +26,7 @@ async def tell_ring(client: redis.asyncio.Redis, key_ids: Sequence[str]) -> None
 
     A server that is full, or cannot write just now, takes no word that can wait: it is told again in a few seconds.
     """
-    now_ms = await _now_ms(client)
+    now_ms = await clock.now_ms(client)
     pipeline = client.pipeline(transaction=False)
     pipeline.zadd(RINGS, {",".join(key_ids): now_ms})
     pipeline.zremrangebyscore(RINGS, "-inf", now_ms - LIVES_MS)
@@ -38,7 +39,7 @@ async def tell_ring(client: redis.asyncio.Redis, key_ids: Sequence[str]) -> None
 
 async def living_rings(client: redis.asyncio.Redis) -> list[tuple[str, ...]]:
     """The rings of delivery processes that live, each as the ids of its keys."""
-    now_ms = await _now_ms(client)
+    now_ms = await clock.now_ms(client)
     found: Any = await client.zrangebyscore(RINGS, now_ms - LIVES_MS, now_ms + LIVES_MS)
     return [tuple(ring.decode().split(",")) for ring in found]
 
@@ -61,8 +62,3 @@ def check_rings(rings: Sequence[Sequence[str]], key_ids: Sequence[str], place: s
         f"vault: {fault}; give all machines the same keys: copy the key file of one, name it in vault.keys_file on "
         "each, and start the processes anew"
     )
-
-
-async def _now_ms(client: redis.asyncio.Redis) -> int:
-    seconds, microseconds = await client.time()
-    return int(seconds) * 1000 + int(microseconds) // 1000

@@ -16,6 +16,7 @@ from channels.delivery.lane import Lane
 from channels.outbox import keys
 from channels.outbox.stored import UNBOUNDED, LaneStep, SeenLane, decode_lane, settle_words
 from worker.errors import StoreError
+from worker.store import clock
 from worker.store.script import Script
 
 SETTLE = Script("channels.outbox", "settle")
@@ -50,7 +51,7 @@ async def read_lanes(client: redis.asyncio.Redis, names: Sequence[str]) -> tuple
         name: SeenLane(name, (mark or b"").decode(), decode_lane(record or b""))
         for name, (mark, record) in zip(names, found, strict=True)
     }
-    return ms(time), seen
+    return clock.ms(time), seen
 
 
 async def standings(client: redis.asyncio.Redis, lanes: Sequence[str]) -> dict[str, Lane]:
@@ -93,8 +94,3 @@ async def _change(client: redis.asyncio.Redis, name: str, change: Callable[[Lane
             return after
         await asyncio.sleep(wait_s)
     raise StoreError(f"lane {name} was changed by others for {TRY_S:g} s: try again")
-
-
-def ms(time: tuple[int, int]) -> int:
-    """The answer of TIME in milliseconds."""
-    return time[0] * 1000 + time[1] // 1000

@@ -17,9 +17,10 @@ from channels.delivery import machine
 from channels.delivery.model import Delivery
 from channels.endpoints.record import LEAVING
 from channels.outbox import keys
-from channels.outbox.lanes import SETTLE, ms
+from channels.outbox.lanes import SETTLE
 from channels.outbox.reading import read
 from channels.outbox.stored import Change, LaneStep, SeenLane, decode_lane, settle_words
+from worker.store import clock
 from worker.store.script import Script
 
 STEP = 200
@@ -60,7 +61,7 @@ async def go_on(client: redis.asyncio.Redis) -> int:
 async def _cancel_some(client: redis.asyncio.Redis, lane: str) -> int:
     """Cancel at most `STEP` deliveries of a lane that are queued, waiting or held. Gives how many."""
     there = await _in_lane(client, lane)
-    now_ms = ms(await client.time())
+    now_ms = await clock.now_ms(client)
     why = (_CANCELLED, f"endpoint {lane} was removed")
     open_ = [one for one in there if one.state in {"queued", "waiting", "held"}][:STEP]
     changes = [Change(one, machine.cancel(one, now_ms, *why)) for one in open_]

@@ -21,7 +21,7 @@ from channels.delivery.lane import Rules
 from channels.delivery.model import Delivery, Outcome
 from channels.outbox import deciding, keys
 from channels.outbox.deciding import Known, Look, Terms
-from channels.outbox.lanes import SETTLE, TRY_S, ms, read_lanes, tries
+from channels.outbox.lanes import SETTLE, TRY_S, read_lanes, tries
 from channels.outbox.stored import (
     Change,
     LaneStep,
@@ -33,6 +33,7 @@ from channels.outbox.stored import (
     words_of,
 )
 from worker.observability import warn
+from worker.store import clock
 from worker.store.repeat import UNANSWERED, until_answered
 from worker.store.script import Argument, Script
 
@@ -87,14 +88,14 @@ class Outbox:
         pipeline.get(keys.CLOCK)
         for start, end in ((0, len(beside)), (-1, -1)):
             pipeline.zrange(keys.LANES, start, end, withscores=True)
-        time, clock, first, last = await pipeline.execute()
+        time, last_look, first, last = await pipeline.execute()
         first = [one for one in first if one[0].decode() not in beside]
         if not first:
             return None
-        was_put_back = int(clock or 0) > ms(time) + _PUT_BACK_MS
-        if was_put_back or last[0][1] > ms(time) + _FURTHEST_MS:
+        was_put_back = int(last_look or 0) > clock.ms(time) + _PUT_BACK_MS
+        if was_put_back or last[0][1] > clock.ms(time) + _FURTHEST_MS:
             return 0.0
-        return max(0.0, float(first[0][1] - ms(time)) / 1000)
+        return max(0.0, float(first[0][1] - clock.ms(time)) / 1000)
 
     async def claim(self, token: str, limit: int, busy: Collection[str] = (), kept: int = 0) -> list[Delivery]:
         """At most `limit` due deliveries, each with one more attempt begun; on the server's disk where it can tell.

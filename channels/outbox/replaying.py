@@ -11,11 +11,12 @@ from channels.delivery import machine
 from channels.delivery.lane import Lane
 from channels.delivery.model import Delivery
 from channels.outbox import keys
-from channels.outbox.lanes import SETTLE, ms, standings
+from channels.outbox.lanes import SETTLE, standings
 from channels.outbox.reading import read, show
 from channels.outbox.stored import Change, LaneStep, SeenLane, delivery_words, settle_words
 from channels.webhook.address import shown
 from worker.errors import ConfigurationError
+from worker.store import clock
 from worker.store import keys as store_keys
 from worker.store.script import Script
 
@@ -38,7 +39,7 @@ async def replay(client: redis.asyncio.Redis, delivery: str) -> Delivery:
         )
     if found.state == "held":
         _check_active(found, (await standings(client, [found.lane]))[found.lane])
-    now_ms = ms(await client.time())
+    now_ms = await clock.now_ms(client)
     if not found.destination:
         return await _put_back(client, found, now_ms)
     return _changed(await _store(client, [Change(found, machine.replay(found, now_ms))], now_ms), delivery)
@@ -61,7 +62,7 @@ async def replay_some(client: redis.asyncio.Redis, deliveries: Sequence[str]) ->
     there = await _has_something_to_tell(client, there)
     lanes = await standings(client, sorted({one.lane for one in there if one.state == "held"}))
     there = [one for one in there if one.state == "dead" or lanes[one.lane].standing == "active"]
-    now_ms = ms(await client.time())
+    now_ms = await clock.now_ms(client)
     return await _store(client, [Change(one, machine.replay(one, now_ms)) for one in there], now_ms)
 
 
@@ -75,7 +76,7 @@ async def cancel(client: redis.asyncio.Redis, delivery: str, why: str) -> Delive
         raise ConfigurationError(
             f"delivery {delivery} is {found.state}: only one that is queued, waiting or held can be cancelled"
         )
-    now_ms = ms(await client.time())
+    now_ms = await clock.now_ms(client)
     return _changed(
         await _store(client, [Change(found, machine.cancel(found, now_ms, "cancelled", why))], now_ms), delivery
     )
@@ -84,7 +85,7 @@ async def cancel(client: redis.asyncio.Redis, delivery: str, why: str) -> Delive
 async def lapse(client: redis.asyncio.Redis, deliveries: Sequence[Delivery]) -> list[Delivery]:
     """End those of these held deliveries that have nothing left to tell. Gives these."""
     told = {one.id for one in await _has_something_to_tell(client, deliveries)}
-    now_ms = ms(await client.time())
+    now_ms = await clock.now_ms(client)
     changes = [Change(one, machine.lapse(one, now_ms)) for one in deliveries if one.id not in told]
     return await _store(client, changes, now_ms)
 

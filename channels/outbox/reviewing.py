@@ -12,8 +12,9 @@ import redis.asyncio
 from channels.delivery.lane import Rules, put_right
 from channels.outbox import keys
 from channels.outbox.deciding import Known, looked_at
-from channels.outbox.lanes import look_again, ms
+from channels.outbox.lanes import look_again
 from channels.outbox.stored import decode_lane
+from worker.store import clock
 
 REVIEW_S = 60.0
 """Between two reviews: while processes are started anew, one with the rules of before may be the last to look."""
@@ -27,7 +28,7 @@ async def review(client: redis.asyncio.Redis, rules: Callable[[Sequence[str]], A
 
     Of lanes that are looked at within a second anyhow nothing is read. Safe to repeat.
     """
-    now_ms = ms(await client.time())
+    now_ms = await clock.now_ms(client)
     waiting: Any = await client.zrangebyscore(keys.LANES, now_ms + _NEAR_MS, "+inf")
     names = [name.decode() for name in waiting]
     found = 0

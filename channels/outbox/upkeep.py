@@ -12,10 +12,10 @@ import redis.asyncio
 from channels.delivery import model
 from channels.delivery.model import LIVE
 from channels.outbox import keys, leaving
-from channels.outbox.lanes import ms
 from channels.outbox.replaying import lapse
 from channels.outbox.stored import decode, delivery_words
 from worker.observability import info, warn
+from worker.store import clock
 from worker.store.script import Argument, Script
 
 STEP = 200
@@ -76,7 +76,7 @@ async def _adopt(client: redis.asyncio.Redis, former: Sequence[str], names: Sequ
     for name in names:
         pipeline.hmget(keys.record(name), "version", "token", "record")
     time, *found = await pipeline.execute(raise_on_error=False)
-    now_ms = ms(time)
+    now_ms = clock.ms(time)
     gone: list[Argument] = []
     adopted: list[Argument] = []
     count = 0

@@ -19,6 +19,7 @@ from channels.delivery import replay as decided
 from channels.delivery.replay import Job
 from worker import ids
 from worker.errors import ConfigurationError, StoreError
+from worker.store import clock
 from worker.store.script import Argument, Script
 
 KEEP_S = 30 * 86400.0
@@ -41,12 +42,6 @@ class LostReplayError(StoreError):
 def new_id() -> str:
     """A fresh id of a replay."""
     return f"rpl_{secrets.token_hex(10)}"
-
-
-async def now_ms(client: redis.asyncio.Redis) -> int:
-    """The store's time, which a new replay is made with."""
-    seconds, micros = await client.time()
-    return int(seconds * 1000 + micros // 1000)
 
 
 async def create(client: redis.asyncio.Redis, job: Job) -> Job:
@@ -112,7 +107,7 @@ async def change(
     """
     for _ in range(_TRIES):
         before = await show(client, name)
-        after = following(before, await now_ms(client))
+        after = following(before, await clock.now_ms(client))
         if after == before or await store(client, before.version, after, nonce=nonce):
             return after
         if nonce and await client.hget(_OF + name, "owner") != nonce.encode():

@@ -23,6 +23,7 @@ from channels.web.errors import Refused, json_response
 from channels.web.operation import DEFAULT_LIMIT, MOST_LISTED
 from channels.web.turns import number
 from worker.errors import ConfigurationError
+from worker.store import clock
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class ReplayRoutes:
             tuple(asked.types),
             asked.turn or "",
         )
-        now_ms = await stored.now_ms(self.client)
+        now_ms = await clock.now_ms(self.client)
         bounds = self.settings.delivery.replay_bounds
         job = await _told(
             starting.start(self.client, filters, asked.rate_per_s, now_ms, by=call.token.name, bounds=bounds)

@@ -22,6 +22,7 @@ import redis.asyncio
 
 from worker import ids
 from worker.errors import ConfigurationError
+from worker.store import clock
 
 Scope = Literal[
     "turns:write", "turns:read", "events:read", "approvals:read", "approvals:decide", "approvals:act_as",
@@ -89,7 +90,7 @@ async def create(  # noqa: PLR0913 - what a token consists of
     _check(name, scopes)
     _check_bounds(agent, sessions)
     identifier, secret = secrets.token_hex(8), secrets.token_hex(32)
-    now_ms = await _now_ms(client)
+    now_ms = await clock.now_ms(client)
     expires_ms = 0 if expires_s is None else now_ms + round(expires_s * 1000)
     fields: dict[Any, Any] = {
         "v": _VERSION,
@@ -127,7 +128,7 @@ async def find(client: redis.asyncio.Redis, text: str) -> Token | None:
     if not match or not stored or not is_equal or not _is_ours(stored):
         return None
     token = _read(identifier, stored)
-    now_ms = time[0] * 1000 + time[1] // 1000
+    now_ms = clock.ms(time)
     return None if 0 < token.expires_ms <= now_ms else token
 
 
@@ -239,8 +240,3 @@ def _read(identifier: str, stored: dict[bytes, bytes]) -> Token:
         created_ms=int(told("created_ms") or 0),
         expires_ms=int(told("expires_ms") or 0),
     )
-
-
-async def _now_ms(client: redis.asyncio.Redis) -> int:
-    seconds, microseconds = await client.time()
-    return int(seconds) * 1000 + int(microseconds) // 1000

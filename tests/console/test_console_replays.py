@@ -12,10 +12,10 @@ import redis.asyncio
 
 from channels.console import exits
 from channels.outbox import oldest, replaying
-from channels.replays import stored as replays
 from channels.replays.taking import Replays
 from tests.console.conftest import Lastword
 from tests.delivery.outboxes import insert, known, made
+from worker.store import clock
 
 Do = Callable[[Callable[[Any], Any]], Any]
 
@@ -40,7 +40,7 @@ def store(real_url: str, monkeypatch: pytest.MonkeyPatch) -> Do:
 
 
 async def died(client: Any) -> None:
-    at_ms = await replays.now_ms(client) - 60_000
+    at_ms = await clock.now_ms(client) - 60_000
     end: dict[str, Any] = {"due_ms": 0, "state": "dead", "ended_ms": at_ms + 10}
     there = [made(f"evt_{number}", "crm", created_ms=at_ms + number, **end) for number in range(5)]
     await known(client, there[0])

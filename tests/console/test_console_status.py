@@ -14,14 +14,13 @@ from channels.console.asked_turns import Asked, wanted_of
 from channels.delivery.replay import Bounds, Filters
 from channels.outbox import lanes
 from channels.replays import starting
-from channels.replays import stored as replays
 from tests.console.conftest import Lastword
 from tests.delivery.outboxes import insert, made
 from tests.store.test_turn_listing import ended, of_a_newer_release, submitted
 from tests.store.turns import ask, driven, with_tools
 from worker import ids
 from worker.errors import ConfigurationError
-from worker.store import keys, listing, processes
+from worker.store import clock, keys, listing, processes
 from worker.store.listing import LIVE, OUTCOMES
 from worker.store.processes import Told
 
@@ -279,7 +278,7 @@ def test_held_deliveries_stopped_endpoints_and_replays_are_seen(
         await lanes.disable(client, "crm", "http_410")
         await lanes.pause(client, "billing", "maintenance")
         await insert(client, [made("evt_9", "billing", state="held", due_ms=0)])
-        now_ms = await replays.now_ms(client)
+        now_ms = await clock.now_ms(client)
         await starting.start(client, Filters(("dead",), 0, 0), 1, now_ms, by="anna", bounds=Bounds())
 
     store(stopped)

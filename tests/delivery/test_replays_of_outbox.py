@@ -17,6 +17,7 @@ from channels.replays import stored as replays
 from channels.replays.taking import Replays
 from tests.delivery.outboxes import GONE, ONE_TRY, box, insert, known, made
 from worker.errors import ConfigurationError
+from worker.store import clock
 
 BOUNDS = Bounds(14, 100_000)
 
@@ -38,7 +39,7 @@ async def replay_some(client: Any, ids: Sequence[str]) -> int:
 
 
 async def started(client: Any, filters: Filters, *, rate_per_s: float = 1_000) -> Job:
-    now_ms = await replays.now_ms(client)
+    now_ms = await clock.now_ms(client)
     return await starting.start(client, filters, rate_per_s, now_ms, by="anna", bounds=BOUNDS)
 
 
@@ -102,7 +103,7 @@ async def test_places_follow_each_other_also_where_thousands_are_of_one_millisec
 
 @pytest.mark.requirement("operating:replays:whole")
 async def test_five_thousand_that_died_in_one_millisecond_are_replayed_once_each(real_redis: Any) -> None:
-    at_ms = await replays.now_ms(real_redis) - 60_000
+    at_ms = await clock.now_ms(real_redis) - 60_000
     there = await dead(real_redis, 5_000, at_ms=at_ms)
     job = await started(real_redis, Filters(("dead",), at_ms, 0))
     ended = await until_done(real_redis, job, process(real_redis))
@@ -114,7 +115,7 @@ async def test_five_thousand_that_died_in_one_millisecond_are_replayed_once_each
 
 @pytest.mark.requirement("operating:replays:whole")
 async def test_the_held_ones_of_all_endpoints_are_found_behind_thousands_of_one_millisecond(real_redis: Any) -> None:
-    at_ms = await replays.now_ms(real_redis) - 60_000
+    at_ms = await clock.now_ms(real_redis) - 60_000
     await dead(real_redis, 4_500, at_ms=at_ms)
     there = [*await held(real_redis, 3, at_ms=at_ms, destination="crm")]
     there += await held(real_redis, 2, at_ms=at_ms + 1, destination="billing")
@@ -130,7 +131,7 @@ async def test_a_step_looks_at_so_many_and_goes_on_behind_them(
     real_redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(oldest, "_SEEN_MOST", 400)
-    at_ms = await replays.now_ms(real_redis) - 60_000
+    at_ms = await clock.now_ms(real_redis) - 60_000
     await dead(real_redis, 900, at_ms=at_ms)
     [one] = await held(real_redis, 1, at_ms=at_ms)
     job = await started(real_redis, Filters(("held",), at_ms - 1, 0))
@@ -147,7 +148,7 @@ async def test_a_step_looks_at_so_many_and_goes_on_behind_them(
 async def test_of_one_millisecond_all_are_met_once_also_those_with_nothing_left_to_tell(
     real_redis: Any, rate_per_s: float
 ) -> None:
-    at_ms = await replays.now_ms(real_redis) - 60_000
+    at_ms = await clock.now_ms(real_redis) - 60_000
     there = [
         made(f"evt_{number}", created_ms=at_ms, due_ms=0, state="held", turn=f"turn_00{number % 2:020x}")
         for number in range(12)
@@ -162,7 +163,7 @@ async def test_of_one_millisecond_all_are_met_once_also_those_with_nothing_left_
 
 @pytest.mark.requirement("operating:replays:whole")
 async def test_of_one_endpoint_only_its_own_are_replayed(any_redis: Any) -> None:
-    at_ms = await replays.now_ms(any_redis) - 60_000
+    at_ms = await clock.now_ms(any_redis) - 60_000
     own = await held(any_redis, 4, at_ms=at_ms) + await dead(any_redis, 2, at_ms=at_ms)
     others = await held(any_redis, 4, at_ms=at_ms, destination="billing")
     others += await dead(any_redis, 2, at_ms=at_ms, destination="billing")
@@ -175,7 +176,7 @@ async def test_of_one_endpoint_only_its_own_are_replayed(any_redis: Any) -> None
 
 @pytest.mark.requirement("operating:replays:whole")
 async def test_only_those_of_its_time_its_types_and_its_turn_are_replayed(any_redis: Any) -> None:
-    now_ms = await replays.now_ms(any_redis)
+    now_ms = await clock.now_ms(any_redis)
     end: dict[str, Any] = {"due_ms": 0, "state": "dead", "ended_ms": now_ms}
     turn = "turn_00" + "c" * 20
     there = [
@@ -196,7 +197,7 @@ async def test_only_those_of_its_time_its_types_and_its_turn_are_replayed(any_re
 
 @pytest.mark.requirement("operating:replays:once")
 async def test_what_dies_again_while_the_replay_runs_is_not_replayed_twice(any_redis: Any) -> None:
-    at_ms = await replays.now_ms(any_redis) - 60_000
+    at_ms = await clock.now_ms(any_redis) - 60_000
     there = await dead(any_redis, 30, at_ms=at_ms)
     job = await started(any_redis, Filters(("dead",), at_ms, 0), rate_per_s=10)
     goes_on, attempts = process(any_redis), 0
@@ -218,7 +219,7 @@ async def test_what_dies_again_while_the_replay_runs_is_not_replayed_twice(any_r
 async def test_a_process_that_dies_between_its_steps_is_followed_by_one_that_goes_on(
     any_redis: Any, moment: str
 ) -> None:
-    at_ms = await replays.now_ms(any_redis) - 60_000
+    at_ms = await clock.now_ms(any_redis) - 60_000
     there = await dead(any_redis, 120, at_ms=at_ms)
     job = await started(any_redis, Filters(("dead",), at_ms, 0), rate_per_s=50)
 
@@ -243,7 +244,7 @@ async def test_a_process_that_dies_between_its_steps_is_followed_by_one_that_goe
 
 @pytest.mark.requirement("operating:replays:once")
 async def test_one_that_somebody_cancelled_meanwhile_is_skipped(any_redis: Any) -> None:
-    at_ms = await replays.now_ms(any_redis) - 60_000
+    at_ms = await clock.now_ms(any_redis) - 60_000
     there = await held(any_redis, 3, at_ms=at_ms)
     job = await started(any_redis, Filters(("held",), at_ms, 0, "crm"))
 
@@ -259,7 +260,7 @@ async def test_one_that_somebody_cancelled_meanwhile_is_skipped(any_redis: Any) 
 
 @pytest.mark.requirement("operating:held")
 async def test_what_a_paused_endpoint_holds_stays_held_until_it_is_resumed(any_redis: Any) -> None:
-    at_ms = await replays.now_ms(any_redis) - 60_000
+    at_ms = await clock.now_ms(any_redis) - 60_000
     [one] = await held(any_redis, 1, at_ms=at_ms)
     await lanes.pause(any_redis, "crm", "maintenance")
     with pytest.raises(ConfigurationError, match=r"crm is paused.*resume or enable"):
@@ -276,7 +277,7 @@ async def test_what_a_paused_endpoint_holds_stays_held_until_it_is_resumed(any_r
 
 @pytest.mark.requirement("operating:held")
 async def test_a_release_takes_all_that_was_held_however_long_ago(any_redis: Any) -> None:
-    now_ms = await replays.now_ms(any_redis)
+    now_ms = await clock.now_ms(any_redis)
     there = await held(any_redis, 2, at_ms=now_ms - 40 * 86_400_000)
     there += await inserted(any_redis, [made("evt_now", created_ms=now_ms, due_ms=0, state="held")])
     assert await reading.held_count(any_redis, "crm") == 3
@@ -289,15 +290,15 @@ async def test_a_release_takes_all_that_was_held_however_long_ago(any_redis: Any
 
 @pytest.mark.requirement("operating:replays:whole")
 async def test_as_far_back_as_one_may_reach_is_where_nothing_is_said(any_redis: Any) -> None:
-    now_ms = await replays.now_ms(any_redis)
+    now_ms = await clock.now_ms(any_redis)
     job = await started(any_redis, Filters(("dead",), 0, 0))
-    assert now_ms - 14 * 86_400_000 <= job.filters.since_ms <= await replays.now_ms(any_redis) - 14 * 86_400_000
+    assert now_ms - 14 * 86_400_000 <= job.filters.since_ms <= await clock.now_ms(any_redis) - 14 * 86_400_000
 
 
 @pytest.mark.requirement("operating:pages")
 async def test_a_search_that_finds_nothing_ends_page_by_page(real_redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("channels.outbox.reading.SEEN_MOST", 400)
-    at_ms = await replays.now_ms(real_redis)
+    at_ms = await clock.now_ms(real_redis)
     await dead(real_redis, 1_000, at_ms=at_ms)
     found: list[int] = []
     after = ""
@@ -312,7 +313,7 @@ async def test_a_search_that_finds_nothing_ends_page_by_page(real_redis: Any, mo
 
 @pytest.mark.requirement("operating:pages")
 async def test_a_list_goes_on_behind_the_page_before_though_new_ones_came(any_redis: Any) -> None:
-    at_ms = await replays.now_ms(any_redis)
+    at_ms = await clock.now_ms(any_redis)
     there = await dead(any_redis, 450, at_ms=at_ms)
     found: list[str] = []
     after = ""

@@ -18,6 +18,7 @@ from channels.replays import stored as replays
 from channels.replays.taking import Replays
 from tests.store.lossy import Fault, Lossy, dump
 from worker.errors import ConfigurationError, StoreFull
+from worker.store import clock
 
 GONE = Failed("permanent", "http_410", "gone", "yes", gone=True)
 
@@ -39,7 +40,7 @@ class House:
         self.after: Callable[[], Awaitable[None] | None] = lambda: None
 
     async def job(self, *, rate_per_s: float = 1_000, most: int = 1_000) -> Job:
-        now_ms = await replays.now_ms(self.client)
+        now_ms = await clock.now_ms(self.client)
         if not self.made:
             self.made = {one.id: one for one in (dead(number, now_ms) for number in range(self.count))}
         filters = Filters(("dead",), now_ms - 60_000, 0, destination="crm")
@@ -55,7 +56,7 @@ class House:
 
     async def replay_some(self, ids: Sequence[str]) -> int:
         await told(self.before)
-        now_ms = await replays.now_ms(self.client)
+        now_ms = await clock.now_ms(self.client)
         for each in ids:
             claimed = machine.claim(machine.replay(self.made[each], now_ms), "claim", now_ms, 1)
             self.made[each] = machine.settle(claimed, GONE, now_ms, 0.5, Backoff())
@@ -289,7 +290,7 @@ async def test_a_page_that_takes_half_a_lease_is_a_step_that_failed_and_keeps_no
                 await asyncio.Event().wait()
             finally:
                 ends = int(await any_redis.hget(f"lw:{{replays}}:of:{slow}", "exp"))
-                left_ms.append(ends - await replays.now_ms(any_redis))
+                left_ms.append(ends - await clock.now_ms(any_redis))
         return await house.find(job, limit)
 
     await Replays(any_redis, find, house.replay_some, house.wake, lease_s=1.6).step()

@@ -13,6 +13,7 @@ from channels.replays import stored as replays
 from tests.delivery.outboxes import insert, made
 from tests.support.receiver import Receiver
 from tests.support.stack import SECRET, Stack, eventually, stand_in
+from worker.store import clock
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -35,7 +36,7 @@ secret = "{SECRET}"
 
 async def died(stack: Stack, turn: str) -> list[Delivery]:
     """An outage a minute ago: what was given up then, of a turn that is stored."""
-    at_ms = await replays.now_ms(stack.client) - 60_000
+    at_ms = await clock.now_ms(stack.client) - 60_000
     end: dict[str, Any] = {"turn": turn, "state": "dead", "due_ms": 0, "created_ms": at_ms, "ended_ms": at_ms + 1}
     return await insert(stack.client, [made(f"evt_{number:024}", "receiver", **end) for number in range(COUNT)])
 
@@ -53,7 +54,7 @@ async def test_a_bulk_replay_goes_on_in_the_next_process_after_one_was_killed(tm
         await stack.ended(turn)
         there = await died(stack, turn)
         first = stack.start("delivery")
-        now_ms = await replays.now_ms(stack.client)
+        now_ms = await clock.now_ms(stack.client)
         filters = Filters(("dead",), 0, 0, "receiver")
         job = await starting.start(stack.client, filters, 30, now_ms, by="anna", bounds=Bounds())
         await receiver.nth(COUNT // 3, within_s=30)

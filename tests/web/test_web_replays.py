@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from channels.outbox import lanes, oldest, reading, replaying
-from channels.replays import stored as replays
 from channels.replays.taking import Replays
 from tests.delivery.outboxes import insert, known, made
 from tests.support.web import Served, serving
 from tests.web.test_web_endpoints import settings_of
+from worker.store import clock
 
 BOTH = ("deliveries:read", "deliveries:write")
 DAY_MS = 86_400_000
@@ -26,7 +26,7 @@ def refused(answer: httpx.Response, status: int) -> dict[str, Any]:
 
 
 async def died(web: Served, count: int = 5) -> None:
-    at_ms = await replays.now_ms(web.redis) - 60_000
+    at_ms = await clock.now_ms(web.redis) - 60_000
     end: dict[str, Any] = {"due_ms": 0, "state": "dead", "ended_ms": at_ms + 10}
     there = [made(f"evt_{number}", "crm", created_ms=at_ms + number, **end) for number in range(count)]
     await known(web.redis, there[0])

@@ -13,7 +13,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from worker.store import keys
+from worker.store import clock, keys
 from worker.store.script import Argument, Script
 
 _VERSION = 1
@@ -114,8 +114,8 @@ async def standings(redis: redis.asyncio.Redis, providers: Iterable[str], rules:
     pipeline.time()
     for name in names:
         pipeline.hgetall(keys.health(name))
-    (seconds, microseconds), *records = await pipeline.execute()
-    now_ms = seconds * 1000 + microseconds // 1000
+    time, *records = await pipeline.execute()
+    now_ms = clock.ms(time)
     window_ms = round(rules.window_s * 1000)
     return {name: _standing(record, now_ms, window_ms) for name, record in zip(names, records, strict=True)}
 

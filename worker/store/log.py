@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import redis.asyncio
 
 from worker.output.events import Outcome
-from worker.store import keys
+from worker.store import clock, keys
 
 LOG_VERSION = 2
 """1: what happened to turns. 2: events that bring their own content. An entry has the lowest that can hold it."""
@@ -89,8 +89,8 @@ async def read_aside(redis: redis.asyncio.Redis, partition: int, after: str, cou
     pipeline = redis.pipeline(transaction=False)
     pipeline.time()
     pipeline.xrange(keys.log_aside(partition), min=f"({after}", count=count)
-    (seconds, microseconds), found = await pipeline.execute()
-    now_ms = seconds * 1000 + microseconds // 1000
+    time, found = await pipeline.execute()
+    now_ms = clock.ms(time)
     return [Aside(entry.decode(), _read(fields[b"aside:place"], fields), now_ms) for entry, fields in found]
 
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from redis.exceptions import ResponseError
 
 from worker.observability import warn
-from worker.store import keys
+from worker.store import clock, keys
 from worker.store.repeat import is_unanswered
 from worker.store.script import Script
 
@@ -86,8 +86,8 @@ async def _read(redis: redis.asyncio.Redis, fields: Sequence[str]) -> list[tuple
     pipeline = redis.pipeline(transaction=False)
     pipeline.time()
     pipeline.zrange(keys.PROCESSES, 0, -1, withscores=True)
-    (seconds, microseconds), known = await pipeline.execute()
-    now_ms = seconds * 1000 + microseconds // 1000
+    time, known = await pipeline.execute()
+    now_ms = clock.ms(time)
     names = sorted(name.decode(errors="replace") for name, until_ms in known if until_ms > now_ms)
     pipeline = redis.pipeline(transaction=False)
     for name in names:

@@ -12,7 +12,7 @@ from typing import Any
 
 import redis.asyncio
 
-from worker.store import keys
+from worker.store import clock, keys
 from worker.store.listing import MOST, OUTCOMES, peek
 
 _PAGE = 500
@@ -57,7 +57,7 @@ class _Counts:
 
 async def survey(redis: redis.asyncio.Redis, partition: int, lately_s: float, *, most: int = MOST) -> TurnsSurvey:
     """Count the turns of a partition; `lately_s`: which ended ones count as late. At most `most` are looked at."""
-    now_ms = _ms(await redis.time())
+    now_ms = await clock.now_ms(redis)
     due, live = keys.due(partition), keys.live(partition)
     pipeline = redis.pipeline(transaction=False)
     pipeline.zcard(live)
@@ -113,7 +113,3 @@ def _add(counts: _Counts, stored: Sequence[bytes | None], now_ms: int) -> None:
     counts.busy.add(session)
     if told == "running" and int(lease_ms or 0) <= now_ms:  # nobody drives it any more
         counts.wait(int(lease_ms or 0))
-
-
-def _ms(time: tuple[int, int]) -> int:
-    return time[0] * 1000 + time[1] // 1000
