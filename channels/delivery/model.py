@@ -29,6 +29,9 @@ State = Literal["queued", "in_flight", "waiting", "delivered", "dead", "held", "
 held: its endpoint is paused or disabled; not to be sent until someone says so. The others are final; a dead one can be
 replayed."""
 
+LANES_OF_URLS = "url-"
+"""What the lanes of plain URLs begin with, and no endpoint may be called."""
+
 _PORTS = {"http": 80, "https": 443}
 
 _FEWEST = 20
@@ -177,7 +180,7 @@ def lane_of(destination: str) -> str:
         origin = f"{parts.scheme}://{(parts.hostname or '').rstrip('.')}:{port}"
     except ValueError:
         origin = destination
-    return f"url-{hashlib.sha256(origin.encode(errors='replace')).hexdigest()[:16]}"
+    return f"{LANES_OF_URLS}{hashlib.sha256(origin.encode(errors='replace')).hexdigest()[:16]}"
 
 
 def well_formed(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import redis.asyncio
 
 from channels.delivery.lane import Rules
-from channels.delivery.model import Failed, Withdrawn
+from channels.delivery.model import LANES_OF_URLS, Failed, Withdrawn
 from channels.endpoints import record, subscription
 from channels.endpoints.audience import Audience
 from channels.endpoints.model import Endpoint, SigningKey, Subscription
@@ -23,7 +23,6 @@ from channels.endpoints.vault import Vault
 from worker.errors import ConfigurationError, NewerRecord
 
 _MOST_KEPT = 10_000
-_LANES_OF_URLS = "url-"
 _REMOVED = Withdrawn(
     "endpoint_removed",
     "there is no endpoint of that name any more; make it anew with `lastword endpoints create` or as [endpoints.NAME]",
@@ -124,7 +123,7 @@ class Directory:
         return self._everybody
 
     def _may_be_stored(self, destination: str) -> bool:
-        is_other = "://" in destination or destination.startswith(_LANES_OF_URLS)
+        is_other = "://" in destination or destination.startswith(LANES_OF_URLS)
         return not is_other and destination not in self._given.endpoints
 
     async def _read(self, names: Sequence[str]) -> list[dict[bytes, bytes]]:
@@ -165,7 +164,7 @@ class Directory:
         return kept
 
     def _rules(self, lane: str) -> Rules | None:
-        if lane.startswith(_LANES_OF_URLS):
+        if lane.startswith(LANES_OF_URLS):
             return self._given.plain_rules()
         is_given = lane in self._given.endpoints
         endpoint = self._given.unsigned_endpoint(lane) if is_given else self._stored.get(lane)

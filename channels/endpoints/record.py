@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from channels.delivery.model import LANES_OF_URLS
 from channels.endpoints.encoding import from_base64, to_base64
 from channels.endpoints.model import SigningKey
 from channels.endpoints.vault import Vault, context_of
@@ -38,8 +39,6 @@ SEALED = (SECRETS, HEADERS)
 """The fields whose values are sealed."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[_-][a-z0-9]+)*")
-_OF_URLS = "url-"
-"""What the lanes of plain URLs begin with."""
 
 
 class DamagedRecord(ConfigurationError):
@@ -86,9 +85,9 @@ def check_name(name: str) -> str:
             f"name {name[:80]!r} is none: use 1 to {MAX_NAME} of a-z, 0-9, and single - or _ between them, beginning "
             "with a letter"
         )
-    if name.startswith(_OF_URLS):
+    if name.startswith(LANES_OF_URLS):
         raise ConfigurationError(
-            f"name {name!r}: names that begin with {_OF_URLS} are those of plain URLs; take another"
+            f"name {name!r}: names that begin with {LANES_OF_URLS} are those of plain URLs; take another"
         )
     return name
 

@@ -15,6 +15,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import Any
 
+from channels.delivery.model import well_formed
 from worker.errors import ConfigurationError
 
 MAX_DEPTH = 100
@@ -26,7 +27,6 @@ GLANCE_BYTES = 65536
 MAX_POINTER = 500
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _ESCAPE = re.compile(r"~(?![01])")
-_HALF = re.compile(r"[\ud800-\udfff]")
 _BRACKETS = b"[]{}"
 _OTHERS = bytes(set(range(256)) - set(_BRACKETS))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -142,7 +142,7 @@ def found(payload: Payload, pointer: Pointer) -> Any:
 def scalar(value: Any) -> str | None:
     """A text, number or truth value as text; None for everything else."""
     raw = raw_scalar(value)
-    return None if raw is None else whole(raw)
+    return None if raw is None else well_formed(raw)
 
 
 def raw_scalar(value: Any) -> str | None:
@@ -154,12 +154,7 @@ def raw_scalar(value: Any) -> str | None:
 
 def shown(value: Any) -> str:
     """A value as text: a text as it is, everything else as JSON."""
-    return whole(value) if isinstance(value, str) else _json(value)
-
-
-def whole(text: str) -> str:
-    """The text with U+FFFD for each half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
-    return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
+    return well_formed(value) if isinstance(value, str) else _json(value)
 
 
 def _json(value: Any) -> str:
@@ -167,7 +162,7 @@ def _json(value: Any) -> str:
         case Number():
             return str(value)
         case str():
-            return json.dumps(whole(value), ensure_ascii=False)
+            return json.dumps(well_formed(value), ensure_ascii=False)
         case list():
             return "[" + ", ".join(map(_json, value)) + "]"
         case dict():

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from channels.hooks.payload import NotJson, Payload, Pointer, found, glance, raw_scalar, read_payload, scalar, whole
+from channels.delivery.model import well_formed
+from channels.hooks.payload import NotJson, Payload, Pointer, found, glance, raw_scalar, read_payload, scalar
 from channels.hooks.template import Event, Template, Unfillable, render, render_session
 from channels.hooks.verification import Headers, Verification
 
@@ -159,7 +160,7 @@ def _key(route: Route, delivery: bytes | None, body: bytes) -> tuple[str | None,
 def _labels(route: Route, payload: Payload) -> Mapping[str, str]:
     """The fixed ones, and those of the payload: a value that is not there, or is no text or number, gives none."""
     told = {name: scalar(found(payload, place)) for name, place in route.labels_from.items()}
-    cut = {name: whole(value)[: route.label_characters] for name, value in told.items() if value}
+    cut = {name: well_formed(value)[: route.label_characters] for name, value in told.items() if value}
     return {**route.labels, **cut}
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-from channels.hooks.payload import ABSENT, Payload, Pointer, found, parse_pointer, raw_scalar, shown, whole
+from channels.delivery.model import well_formed
+from channels.hooks.payload import ABSENT, Payload, Pointer, found, parse_pointer, raw_scalar, shown
 from worker.errors import ConfigurationError
 
 Word = Literal["body", "event"]
@@ -133,7 +134,7 @@ def _value(part: Pointer | tuple[Word], event: Event) -> Any:
         case ("body",):
             return event.payload.text
         case _:
-            return ABSENT if event.type is None else whole(event.type)
+            return ABSENT if event.type is None else well_formed(event.type)
 
 
 def _name(part: Pointer | tuple[Word]) -> str:
