@@ -93,7 +93,7 @@ class Settings(WorkerSettings):
     @model_validator(mode="after")
     def _text_outlives_its_delivery(self) -> Self:
         give_up_s, keep_s = self.delivery.give_up_s, self.turns.keep_s
-        timeout_s = max([self.delivery.timeout_s, *(one.timeout_s or 0 for one in self.endpoints.values())])
+        timeout_s = self.longest_timeout_s
         longest = _FIRST_ATTEMPT_S + give_up_s + timeout_s
         if longest > keep_s:
             raise ValueError(
@@ -178,8 +178,7 @@ class Settings(WorkerSettings):
     @property
     def longest_timeout_s(self) -> float:
         """The longest that an attempt to what stands in the settings may last."""
-        own = (definition.timeout_s or 0.0 for definition in self.endpoints.values())
-        return max(self.delivery.timeout_s, *own, 0.0)
+        return max([self.delivery.timeout_s, *(one.timeout_s or 0 for one in self.endpoints.values())])
 
     def plain_rules(self) -> Rules:
         """What the deliveries to URLs that turns name are held to."""

@@ -15,6 +15,7 @@ from channels.delivery.lane import Lane, Notice, Rules
 from channels.delivery.model import Delivery, Outcome, Withdrawn
 from channels.events.content import ABOUT_DELIVERIES
 from channels.events.notices import notice_of
+from channels.outbox.keys import partition_of
 from channels.outbox.stored import UNBOUNDED, Change, LaneStep, SeenLane, Told
 from channels.webhook.outsiders import told_of_delivery
 from worker.store import keys
@@ -207,8 +208,7 @@ def _told(name: str, lane: Lane, notice: Notice, ended: Sequence[Delivery], now_
     code, _ = told_of_delivery(about)
     event_type, data = notice_of(notice, name, replace(about, code=code), lane, now_ms)
     digest = hashlib.sha256(f"{name}\n{notice}\n{lane.version}\n{about.id}".encode()).hexdigest()
-    partition = int(about.id[4:6], 16)
-    return Told(keys.log(partition), event_words(f"evt_{digest[:24]}", event_type, data))
+    return Told(keys.log(partition_of(about.id)), event_words(f"evt_{digest[:24]}", event_type, data))
 
 
 def _right(delivery: Delivery, terms: Terms) -> Delivery:

@@ -14,12 +14,13 @@ from typing import Any
 import redis.asyncio
 
 from channels.delivery import machine
+from channels.delivery.lane import Lane
 from channels.delivery.model import Delivery
 from channels.endpoints.record import LEAVING
 from channels.outbox import keys
 from channels.outbox.lanes import SETTLE
 from channels.outbox.reading import read
-from channels.outbox.stored import Change, LaneStep, SeenLane, decode_lane, settle_words
+from channels.outbox.stored import Change, LaneStep, SeenLane, settle_words
 from worker.store import clock
 from worker.store.script import Script
 
@@ -67,9 +68,8 @@ async def _cancel_some(client: redis.asyncio.Redis, lane: str) -> int:
     changes = [Change(one, machine.cancel(one, now_ms, *why)) for one in open_]
     if not changes:
         return 0
-    [(_, verdicts)] = await SETTLE(
-        client, [], settle_words([LaneStep(SeenLane(lane, "", decode_lane(b"")), changes)], now_ms)
-    )
+    step = LaneStep(SeenLane(lane, "", Lane()), changes)
+    [(_, verdicts)] = await SETTLE(client, [], settle_words([step], now_ms))
     return sum(verdict == 1 for verdict in verdicts)
 
 

@@ -107,7 +107,7 @@ async def _store(client: redis.asyncio.Redis, changes: Sequence[Change], now_ms:
 
 async def _put_back(client: redis.asyncio.Redis, letter: Delivery, now_ms: int) -> Delivery:
     left = machine.put_back(letter, now_ms)
-    log = store_keys.log(int(letter.id[4:6], 16))
+    log = store_keys.log(keys.partition_of(letter.id))
     answer = await _PUT_BACK(client, [log], delivery_words(letter, left))
     return _changed([left] if answer[0] else [], letter.id)
 

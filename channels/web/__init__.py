@@ -1,1 +1,4 @@
-"""The web process: turns over HTTP, and live readers over server-sent events. Knows no turn from the inside."""
+"""The web process: turns, endpoints, deliveries and events of others over HTTP, and live readers.
+
+It knows no turn from the inside.
+"""

@@ -1,1 +1,1 @@
-"""Signed HTTP posts of turn ends, by the Standard Webhooks specification."""
+"""Signed HTTP posts of events, by the Standard Webhooks specification."""
