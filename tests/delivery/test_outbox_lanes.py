@@ -302,6 +302,20 @@ async def test_what_a_process_does_not_know_it_leaves_to_those_who_do_and_to_nob
     assert (old.event_id, old.code) == ("evt_old", "endpoint_removed")
 
 
+@pytest.mark.requirement("outbox:unknown")
+async def test_what_somebody_replayed_of_late_is_left_to_those_who_know_its_endpoint_however_old_it_is(
+    any_redis: Any,
+) -> None:
+    at_ms = await now_ms(any_redis) - 6 * 86_400_000
+    dead = made("evt_old", "new", created_ms=at_ms, due_ms=0, state="dead", ended_ms=at_ms)
+    await insert(any_redis, [dead])
+    await known(any_redis, dead)
+    await replaying.replay(any_redis, dead.id)
+    assert await claimed(any_redis, 10, {"new": None}) == []
+    await let_pass(any_redis, 11)
+    assert [one.id for one in await claimed(any_redis)] == [dead.id]
+
+
 @pytest.mark.requirement("outbox:newer-in-flight")
 async def test_what_a_newer_release_has_in_flight_for_too_long_keeps_nobody_busy_and_no_other_waiting(
     any_redis: Any,

@@ -13,7 +13,7 @@ from channels.outbox.stored import decode
 from tests.delivery.outboxes import GONE, MISSING, NONCE, ONE_TRY, REFUSED, box, insert, inserted, known, limited, made
 from tests.delivery.passing_time import let_pass
 from worker.errors import ConfigurationError
-from worker.store import keys
+from worker.store import clock, keys
 
 
 async def cursor_of(client: redis.asyncio.Redis, nonce: str) -> str | None:
@@ -267,6 +267,21 @@ async def test_deliveries_are_listed_by_state_destination_type_turn_and_time(any
     assert await found(state="in_flight") == []
     [held] = await box(any_redis).claim("claim", 1)
     assert await found(state="in_flight") == [held.event_id]
+
+
+@pytest.mark.requirement("outbox:listed")
+async def test_dead_deliveries_are_listed_by_their_death_page_by_page(any_redis: redis.asyncio.Redis) -> None:
+    at_ms = await clock.now_ms(any_redis) - 1000
+    died = {"evt_first": 30, "evt_second": 10, "evt_third": 20}
+    dead = [
+        made(name, created_ms=at_ms + number, state="dead", due_ms=0, ended_ms=at_ms + died[name])
+        for number, name in enumerate(died)
+    ]
+    await insert(any_redis, [*dead, made("evt_waits", created_ms=at_ms)])
+    page = await reading.listed(any_redis, 2, state="dead")
+    assert [one.event_id for one in page.deliveries] == ["evt_first", "evt_third"]
+    page = await reading.listed(any_redis, 2, state="dead", after=page.after)
+    assert ([one.event_id for one in page.deliveries], page.after) == (["evt_second"], "")
 
 
 async def test_a_delivery_id_that_is_none_or_unknown_is_told_so(any_redis: redis.asyncio.Redis) -> None:
