@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 
 from rich.console import Console
@@ -21,7 +20,7 @@ from rich.text import Text
 
 from channels.console import exits
 from channels.console.joined import Client, Joined, ask
-from channels.console.terminal import cleaner, for_terminal, open_console
+from channels.console.terminal import cleaner, for_terminal, open_console, time_of
 from channels.settings import Settings
 from worker import api
 from worker.app import make_app, wake_session
@@ -193,7 +192,7 @@ def _table(waiting: Sequence[PendingApproval], clean: Callable[[str], str]) -> T
     for name in ("tool", "arguments", "only", "session", "expires"):
         table.add_column(name, overflow="fold")
     for one in waiting:
-        expires = datetime.fromtimestamp(one.expires_ms / 1000, UTC).isoformat(timespec="seconds")
+        expires = time_of(one.expires_ms)
         cells = (one.approval, one.tool, one.arguments, one.requester or "", one.session, expires)
         table.add_row(*(Text(clean(cell)) for cell in cells))
     return table

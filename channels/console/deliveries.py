@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.table import Table
@@ -18,7 +17,7 @@ from channels.console import exits
 from channels.console.approvals import person
 from channels.console.asked_turns import moment_of
 from channels.console.joined import Client, Joined, ask
-from channels.console.terminal import cleaner, open_console
+from channels.console.terminal import cleaner, open_console, print_rows, time_of
 from channels.delivery.model import Delivery, Evidence, State
 from channels.outbox import reading, replaying
 from channels.outbox.exporting import Wanted, evidence_object
@@ -144,9 +143,7 @@ def _print(delivery: Delivery, evidence: Mapping[int, Evidence], *, as_json: boo
         "ended": time_of(delivery.ended_ms),
         "reason": f"{delivery.message} [{delivery.code}]" if delivery.code else "",
     }
-    for name, value in rows.items():
-        if value:
-            console.print(Text.assemble((f"{name:<12} ", "dim"), clean(value)), soft_wrap=True)
+    print_rows(console, rows)
     for attempt in delivery.log:
         words = f"attempt {attempt.number}  {time_of(attempt.at_ms)}  {attempt.code}: {attempt.message}"
         console.print(clean(words), markup=False, soft_wrap=True)
@@ -179,8 +176,3 @@ def _table(deliveries: Sequence[Delivery]) -> Table:
         cells = (one.event_type, shown(one.destination), str(one.attempts), time_of(one.due_ms), one.code)
         table.add_row(one.id, Text(one.state, style), *map(Text, cells))
     return table
-
-
-def time_of(at_ms: int) -> str:
-    """A moment as people read it; nothing of 0."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds") if at_ms else ""

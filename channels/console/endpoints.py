@@ -3,11 +3,9 @@
 What belongs here: the form of the answers. What must not be known here: how endpoints are stored, what is sent to them.
 """
 
-import getpass
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -16,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from channels.console import exits
+from channels.console.approvals import person
 from channels.console.durations import seconds_of
 from channels.console.endpoint_fields import Given, definition_of, key_of, unfit
 from channels.console.joined import Client, Joined, ask
-from channels.console.terminal import cleaner, open_console
+from channels.console.terminal import open_console, print_rows, time_of
 from channels.endpoint_desk import DefinedInSettings, EndpointDesk, Resumed
 from channels.endpoint_settings import Definition
 from channels.endpoint_view import Seen
@@ -133,7 +132,7 @@ def run_secret(settings: Settings, name: str, *, as_json: bool) -> int:
     async def tell(desk: EndpointDesk) -> int:
         for key in await desk.keys(name):
             told = _secret(key) | {"scheme": key.scheme, "until_ms": key.until_ms}
-            end = "" if key.until_ms is None else f"  until {_time(key.until_ms)}"
+            end = "" if key.until_ms is None else f"  until {time_of(key.until_ms)}"
             sys.stdout.write((json.dumps(told) if as_json else encode_secret(key) + end) + "\n")
         return exits.OK
 
@@ -142,13 +141,13 @@ def run_secret(settings: Settings, name: str, *, as_json: bool) -> int:
 
 def run_act(settings: Settings, name: str, act: Act, *, why: str | None, replay: bool = False) -> int:
     """Pause, resume, enable or disable an endpoint; returns the exit code."""
-    by = why or f"{act}d by {getpass.getuser()}"
+    by = why or f"{act}d by {person()}"
 
     async def done(desk: EndpointDesk) -> int:
         if act in ("pause", "disable"):
             lane = await (desk.pause if act == "pause" else desk.disable)(name, by)
         else:
-            resumed = await desk.resume(name, getpass.getuser(), replay=replay)
+            resumed = await desk.resume(name, person(), replay=replay)
             lane = resumed.lane
             _say_what_is_held(name, resumed)
         sys.stdout.write(f"{name} {lane.standing}\n")
@@ -223,22 +222,17 @@ def _print(seen: Seen, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(_object(seen)) + "\n")
         return
-    console = open_console()
-    clean = cleaner(console)
     lane = seen.lane
     rows = _object(seen) | {
-        "keys": ", ".join(f"{scheme}{f' until {_time(end)}' if end else ''}" for scheme, end in seen.key_ends)
+        "keys": ", ".join(f"{scheme}{f' until {time_of(end)}' if end else ''}" for scheme, end in seen.key_ends)
         or "the common secret",
         "standing": lane.standing
         if lane.standing == "active"
-        else f"{lane.standing} since {_time(lane.since_ms)}: {lane.why}",
-        "created_ms": "" if seen.stored is None else _time(seen.stored.created_ms),
-        "updated_ms": "" if seen.stored is None else _time(seen.stored.updated_ms),
+        else f"{lane.standing} since {time_of(lane.since_ms)}: {lane.why}",
+        "created_ms": "" if seen.stored is None else time_of(seen.stored.created_ms),
+        "updated_ms": "" if seen.stored is None else time_of(seen.stored.updated_ms),
     }
-    for name, value in rows.items():
-        if value not in (None, "", [], {}):
-            title = name.removesuffix("_ms")
-            console.print(Text.assemble((f"{title:<16} ", "dim"), clean(str(value))), soft_wrap=True)
+    print_rows(open_console(), {name.removesuffix("_ms"): value for name, value in rows.items()}, 16)
 
 
 def _table(found: Sequence[Seen]) -> Table:
@@ -252,7 +246,3 @@ def _table(found: Sequence[Seen]) -> Table:
         standing = "unreadable" if one.fault else one.lane.standing  # `endpoints show` says why
         table.add_row(*map(Text, cells), Text(standing, _STYLES.get(standing, "")))
     return table
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

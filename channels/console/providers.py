@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from rich.table import Table
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from channels.console import exits
 from channels.console.joined import Client, Joined, ask
-from channels.console.terminal import open_console
+from channels.console.terminal import open_console, time_of
 from channels.settings import Settings
 from worker.store.health import HealthRules, Standing, standings
 
@@ -63,9 +62,7 @@ def _rows(settings: Settings, found: dict[str, Standing]) -> Iterator[Row]:
             host=urlsplit(provider.base_url).netloc,
             model=provider.model,
             fallback=provider.fallback,
-            skipped_until=None
-            if until_ms is None
-            else datetime.fromtimestamp(until_ms / 1000, UTC).isoformat(timespec="seconds"),
+            skipped_until=time_of(until_ms) or None,
             skipped_for_s=standing.left_s,
             deaths=standing.counts.deaths if counts else None,
             completions=standing.counts.completions if counts else None,

@@ -14,9 +14,8 @@ from rich.text import Text
 from channels.console import exits
 from channels.console.approvals import person
 from channels.console.asked_turns import moment_of
-from channels.console.deliveries import time_of
 from channels.console.joined import Client, Joined, ask
-from channels.console.terminal import cleaner, open_console
+from channels.console.terminal import open_console, print_rows, time_of
 from channels.delivery.replay import Filters, From, Job
 from channels.replays import starting, stored
 from channels.settings import Settings
@@ -115,8 +114,7 @@ def _print(job: Job, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(object_of(job)) + "\n")
         return
-    console, filters = open_console(), job.filters
-    clean = cleaner(console)
+    filters = job.filters
     rows = {
         "replay": job.id,
         "of": f"{' and '.join(filters.states)} deliveries, at most {job.most}",
@@ -130,9 +128,7 @@ def _print(job: Job, *, as_json: bool) -> None:
         "ended": time_of(job.ended_ms),
         "found": f"{job.found}, of which {job.replayed} are replayed and {job.skipped} skipped",
     }
-    for name, value in rows.items():
-        if value:
-            console.print(Text.assemble((f"{name:<12} ", "dim"), clean(value)), soft_wrap=True)
+    print_rows(open_console(), rows)
 
 
 def _table(jobs: list[Job]) -> Table:

@@ -3,9 +3,11 @@
 What belongs here: what every command's printing shares. What must not be known here: what is printed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 from rich.console import Console
+from rich.text import Text
 
 from worker.output.events import ErrorOutput
 
@@ -31,6 +33,19 @@ def for_terminal(text: str) -> str:
 def cleaner(console: Console) -> Callable[[str], str]:
     """What text of others must go through before it is printed there. Only a terminal needs it changed."""
     return for_terminal if console.is_terminal else str
+
+
+def print_rows(console: Console, rows: Mapping[str, object], width: int = 12) -> None:
+    """One thing, a line for each of its properties that says anything."""
+    clean = cleaner(console)
+    for name, value in rows.items():
+        if value not in (None, "", [], {}):
+            console.print(Text.assemble((f"{name:<{width}} ", "dim"), clean(str(value))), soft_wrap=True)
+
+
+def time_of(at_ms: int | None) -> str:
+    """A moment as people read it, in UTC; nothing of None, and of 0, which stands for no moment."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds") if at_ms else ""
 
 
 def error_line(error: ErrorOutput) -> str:

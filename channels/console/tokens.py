@@ -7,14 +7,13 @@ import json
 import re
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from rich.table import Table
 from rich.text import Text
 
 from channels.console import exits
 from channels.console.joined import Client, Joined, ask
-from channels.console.terminal import cleaner, open_console
+from channels.console.terminal import cleaner, open_console, time_of
 from channels.settings import Settings
 from channels.web import tokens
 from channels.web.tokens import SCOPES, Token
@@ -87,7 +86,7 @@ def run_list(settings: Settings, *, as_json: bool) -> int:
             table.add_column(name, overflow="fold", no_wrap=name == "id")
         for token in found:
             cells = (token.id, token.name, " ".join(sorted(token.scopes)), token.agent, token.sessions)
-            times = (_shown(token.created_ms), _shown(token.expires_ms) if token.expires_ms else "never")
+            times = (time_of(token.created_ms), time_of(token.expires_ms) or "never")
             table.add_row(*(Text(clean(cell)) for cell in (*cells, *times)))
         console.print(table if found else "no tokens: `lastword token create` makes one")
         return exits.OK
@@ -124,7 +123,3 @@ def _object(token: Token) -> dict[str, object]:
         "created_ms": token.created_ms,
         "expires_ms": token.expires_ms or None,
     }
-
-
-def _shown(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 
 from rich.table import Table
@@ -16,7 +15,7 @@ from rich.text import Text
 from channels.console import exits
 from channels.console.asked_turns import Asked, wanted_of
 from channels.console.joined import Client, Joined, ask
-from channels.console.terminal import cleaner, open_console
+from channels.console.terminal import cleaner, open_console, time_of
 from channels.destinations import check_destinations
 from channels.settings import Settings
 from worker import api
@@ -133,14 +132,10 @@ def _list_of(found: Sequence[TurnRecord], clean: Callable[[str], str]) -> Table:
     for name in ("session", "agent", "source", "created", "ended"):
         table.add_column(name, overflow="fold")
     for record in found:
-        cells = (record.session, record.agent, record.source, _at(record.created_ms), _at(record.sealed_ms))
+        cells = (record.session, record.agent, record.source, time_of(record.created_ms), time_of(record.sealed_ms))
         state = Text(record.outcome or record.state, _STYLES.get(record.outcome or record.state, ""))
         table.add_row(record.turn, state, *(Text(clean(cell)) for cell in cells))
     return table
-
-
-def _at(ms: int | None) -> str:
-    return "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def table_of(emitted: Sequence[Output], clean: Callable[[str], str] = str) -> Table:

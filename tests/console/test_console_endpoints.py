@@ -1,6 +1,7 @@
 """`lastword endpoints`."""
 
 import asyncio
+import getpass
 import json
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,21 @@ def test_stored_secrets_are_brought_under_the_first_master_key(
     ring.write_text(old)
     ran = lastword("endpoints", "secret", "crm")
     assert (ran.code, "which is not in vault.keys_file" in ran.err) == (exits.USAGE, True)
+
+
+@pytest.mark.requirement("endpoints:console:standing")
+def test_who_has_a_user_id_without_a_name_pauses_and_resumes_too(
+    lastword: Lastword, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    assert lastword("endpoints", "pause", "ops").out == "ops paused\n"
+    assert json.loads(lastword("endpoints", "show", "ops", "--json").out)["standing"]["why"] == "paused by cli"
+    assert lastword("endpoints", "resume", "ops").out == "ops active\n"
 
 
 @pytest.mark.requirement("operating:release")
