@@ -3,14 +3,12 @@
 import asyncio
 import gzip
 import logging
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import httpx
 import orjson
 import pytest
 
-from tests.support.egress import guard
 from tests.support.peer import Act, Conversation, Peer, within
 from tests.support.ports import free_port
 from worker.codecs.anthropic_messages import AnthropicCodec
@@ -20,7 +18,6 @@ from worker.codecs.messages import AssistantMessage, Request, ToolMessage, UserM
 from worker.codecs.openai_chat import ChatCodec
 from worker.codecs.openai_responses import ResponsesCodec
 from worker.engine.stream import Endpoint, attempt_events
-from worker.http import open_client
 from worker.turn.events import Died, Event, Heard, NotAnswered
 
 REQUEST = Request("a-model", (UserMessage("the question of the user"),), instructions="be brief")
@@ -43,12 +40,6 @@ def usage() -> bytes:
 def endpoint(url: str, **changes: object) -> Endpoint:
     fields: dict[str, object] = {"api_key": "sk-the-key", "headers": {}, "finish_grace_s": GRACE_S} | changes
     return Endpoint(name="main", base_url=url, connect_timeout_s=2, **fields)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2, guard=guard()) as client:
-        yield client
 
 
 async def batches(client: httpx.AsyncClient, at: Endpoint, heard: asyncio.Event | None = None) -> list[list[Event]]:

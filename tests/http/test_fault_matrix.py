@@ -6,7 +6,6 @@ whole one, wait for a peer that has said everything, or never notice that only k
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +14,6 @@ import httpx
 import pytest
 
 from tests.support.chat_stream import DONE, chunk, finish, raw, text, thought, tool
-from tests.support.egress import guard
 from tests.support.peer import Act, Conversation, Peer, within
 from tests.support.responses_events import call_events, event, framed, message_events, response, whole
 from worker.codecs.anthropic_messages import AnthropicCodec
@@ -34,7 +32,6 @@ from worker.codecs.messages import Request, UserMessage
 from worker.codecs.openai_chat import ChatCodec
 from worker.codecs.openai_responses import ResponsesCodec
 from worker.engine.stream import Endpoint, attempt_events
-from worker.http import open_client
 from worker.turn.events import Died, Event, Heard
 
 REQUEST = Request("a-model", (UserMessage("the question of the user"),), max_tokens=100)
@@ -212,12 +209,6 @@ QUIET = {
     "anthropic: pings": ("anthropic", WORDS, anthropic("ping")),
     "anthropic: the start again": ("anthropic", START, anthropic("message_start", message=MESSAGE)),
 }
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2, guard=guard()) as client:
-        yield client
 
 
 def playing(sent: tuple[bytes, ...], end: End, heard: asyncio.Event) -> Act:

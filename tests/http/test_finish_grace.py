@@ -3,32 +3,23 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import httpx
 import pytest
 
 from tests.support.chat_stream import DONE, chunk, finish, raw, text, tool
-from tests.support.egress import guard
 from tests.support.peer import Act, Conversation, Peer
 from worker.codecs.events import Completed, TextDelta
 from worker.codecs.messages import Request, UserMessage
 from worker.codecs.openai_chat import ChatCodec
 from worker.engine.loop import LoopThread
 from worker.engine.stream import Endpoint, attempt_events
-from worker.http import open_client
 from worker.turn.events import Died, Event, Heard
 
 USAGE = raw({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
 THOUGHT = chunk({"reasoning_content": "hm "}, "stop")
 WORDS = [f"{number} " for number in range(8)]
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2, guard=guard()) as client:
-        yield client
 
 
 async def events_of(client: httpx.AsyncClient, act: Act, grace_s: float) -> list[Event]:

@@ -5,7 +5,7 @@ import contextlib
 import gc
 import logging
 import resource
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -16,12 +16,6 @@ from tests.support.ports import free_port
 from worker.http import open_client, read_start, retry_after_s
 
 BIG = 20_000_000
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2, guard=guard()) as client:
-        yield client
 
 
 async def answer_ok(peer: Conversation) -> None:

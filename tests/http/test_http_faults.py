@@ -4,7 +4,6 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -33,12 +32,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     """Both event loops: they report broken connections differently."""
     backend: tuple[str, dict[str, bool]] = request.param
     return backend
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2, guard=guard()) as client:
-        yield client
 
 
 async def read(client: httpx.AsyncClient, url: str, body: bytes = b"x" * 100) -> int:

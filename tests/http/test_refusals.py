@@ -1,13 +1,11 @@
 """Answers that are no stream: what is asked again, what a person is told, and what is never repeated."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import httpx
 import orjson
 import pytest
 
-from tests.support.egress import guard
 from tests.support.peer import Conversation, Peer, hang
 from worker.codecs.events import ToolCall
 from worker.codecs.messages import AssistantMessage, Request, ToolMessage, UserMessage
@@ -15,7 +13,6 @@ from worker.codecs.openai_chat import ChatCodec
 from worker.engine import stream
 from worker.engine.refusal import Answer, Asked, Refusal, refused
 from worker.engine.stream import Endpoint, attempt_events
-from worker.http import open_client
 from worker.turn.events import NotAnswered
 
 CALL = ToolCall("call_1", "look", "{}", {})
@@ -190,12 +187,6 @@ def test_the_wait_that_was_asked_for_is_handed_on() -> None:
     assert refusal(429, retry_after="7.5").retry_after == 7.5
     assert refusal(429, {"error": {"message": "slow", "retry_after": 3}}).retry_after == 3
     assert refusal(429).retry_after is None
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2, guard=guard()) as client:
-        yield client
 
 
 @pytest.mark.requirement("http:refusal:bounded-body")

@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
 
 from tests.support.chat_stream import DONE, finish, text, thought
-from tests.support.egress import guard
 from tests.support.peer import Conversation, Peer, within
 from worker.codecs.anthropic_messages import AnthropicCodec
 from worker.codecs.codec import Codec
@@ -16,16 +15,9 @@ from worker.codecs.events import Completed, TextDelta
 from worker.codecs.messages import Request, UserMessage
 from worker.codecs.openai_chat import ChatCodec
 from worker.engine.stream import Endpoint, attempt_events
-from worker.http import open_client
 from worker.turn.events import Died, Event, Heard
 
 REQUEST = Request("a-model", (UserMessage("the question of the user"),), max_tokens=100)
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2, guard=guard()) as client:
-        yield client
 
 
 class Server:

@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
 from tests.support.chat_stream import DONE, finish, text
-from tests.support.egress import guard
 from tests.support.peer import Conversation, Peer, within
 from worker.codecs.events import Completed, Failed, Keepalive, TextDelta
 from worker.codecs.limits import Profile
@@ -17,19 +15,12 @@ from worker.codecs.openai_chat import ChatCodec
 from worker.engine import bodies
 from worker.engine.bodies import DocumentWatch
 from worker.engine.stream import Endpoint, attempt_events
-from worker.http import open_client
 from worker.turn.events import Died, Event, Heard, NotAnswered
 
 REQUEST = Request("a-model", (UserMessage("the question of the user"),))
 QUIET = Heard(1, 1, Keepalive())
 TYPES = ["text/event-stream", "application/json; charset=utf-8", "text/plain", "application/octet-stream", ""]
 ANSWER = {"choices": [{"message": {"content": "Dear Ana, hello."}, "finish_reason": "stop"}]}
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(connect_timeout_s=2, guard=guard()) as client:
-        yield client
 
 
 async def events_of(
