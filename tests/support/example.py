@@ -1,6 +1,7 @@
 """A receiver of ops/examples, as the process that its reader would start.
 
-What belongs here: starting it, its URL, and what it prints. What must not be known here: what is posted to it.
+What belongs here: starting it, its URL, what it prints, and whether it judges requests rightly. What must not be known
+here: which language it is written in.
 """
 
 import os
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+
+from tests.support.signed_requests import bad, good, post
 
 EXAMPLES = Path(__file__).parents[2] / "ops" / "examples"
 
@@ -42,3 +45,15 @@ class Example:
     def line(self) -> str:
         """The next line that it prints."""
         return self._output.readline().strip()
+
+    def takes(self, name: str) -> None:
+        """Posts what one of our keys signed, a kind of `GOOD`, and expects that it takes it."""
+        message_id = f"dlv_{name.replace(' ', '-')}"
+        assert post(self.url, good(name, message_id)).status_code == 204
+        assert self.line() == f"{message_id} turn.completed"
+
+    def refuses(self, name: str) -> None:
+        """Posts what it must refuse, a kind of `BAD`, and expects that it does, and goes on."""
+        headers, body = bad(name)
+        assert post(self.url, headers, body).status_code == 400
+        self.takes("one key")

@@ -8,7 +8,7 @@ import pytest
 
 from channels.endpoints.signing_keys import encode_secret
 from tests.support.example import EXAMPLES, Example
-from tests.support.signed_requests import BAD, GOOD, MINE, bad, good, post
+from tests.support.signed_requests import BAD, GOOD, MINE
 
 pytestmark = pytest.mark.process
 
@@ -22,18 +22,13 @@ def receiver() -> Iterator[Example]:
 @pytest.mark.requirement("signing:examples:python")
 @pytest.mark.parametrize("name", GOOD)
 def test_it_takes_what_one_of_our_keys_signed(receiver: Example, name: str) -> None:
-    message_id = f"dlv_{name.replace(' ', '-')}"
-    assert post(receiver.url, good(name, message_id)).status_code == 204
-    assert receiver.line() == f"{message_id} turn.completed"
+    receiver.takes(name)
 
 
 @pytest.mark.requirement("signing:examples:python")
 @pytest.mark.parametrize("name", BAD)
 def test_it_refuses_everything_else_and_goes_on(receiver: Example, name: str) -> None:
-    headers, body = bad(name)
-    assert post(receiver.url, headers, body).status_code == 400
-    assert post(receiver.url, good("one key", "dlv_after")).status_code == 204
-    assert receiver.line() == "dlv_after turn.completed"
+    receiver.refuses(name)
 
 
 @pytest.mark.requirement("signing:examples:short")
