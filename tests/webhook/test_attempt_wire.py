@@ -86,6 +86,15 @@ async def test_50_deliveries_at_8_at_a_time_need_8_connections_at_most() -> None
         assert peer.received.count(b"POST ") == 50
 
 
+@pytest.mark.requirement("attempt:huge-head")
+async def test_a_connection_may_say_more_than_one_head_may_hold_in_many_answers() -> None:
+    many = "".join(f"X-Name-{number}: {'v' * 4000}\r\n" for number in range(3))
+    async with Peer(answering(200, many)) as peer, attempts() as made:
+        for _ in range(10):
+            assert isinstance(await made.post(endpoint(peer.url), {}, b"{}"), Delivered)
+        assert len(peer.conversations) == 1
+
+
 class Fixed(AbstractResolver):
     """Every name is the loopback's."""
 
