@@ -12,11 +12,11 @@ import redis.asyncio
 from starlette.responses import Response
 
 from channels.settings import Settings
-from channels.web.endpoint import Call, require
 from channels.web.errors import Code, Refused, away, json_response
 from channels.web.models import Approval, ApprovalList, DecideAnswer, DecideRequest, Option
 from channels.web.operation import DEFAULT_LIMIT, MOST_LISTED
 from channels.web.turns import number, refusal_of
+from channels.web.way import Call, require
 from worker import api, ids
 from worker.errors import ConfigurationError
 from worker.output.approvals import REFUSALS, Refusal

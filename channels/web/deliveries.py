@@ -21,11 +21,11 @@ from channels.outbox.reading import UnknownDelivery
 from channels.settings import Settings
 from channels.web.delivery_models import AttemptShown, DeliveryDetail, DeliveryList, DeliveryShown, EvidenceShown
 from channels.web.delivery_operations import NDJSON, STATES
-from channels.web.endpoint import Call
 from channels.web.errors import Refused, json_response
 from channels.web.event_stream import EventStream
 from channels.web.operation import DEFAULT_LIMIT, MOST_LISTED
 from channels.web.turns import number
+from channels.web.way import Call
 from channels.webhook.address import shown
 from channels.webhook.outsiders import is_held_back, told_of_delivery, told_outside
 from worker.errors import ConfigurationError

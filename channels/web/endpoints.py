@@ -31,7 +31,6 @@ from channels.endpoints.registry import (
     VersionConflict,
 )
 from channels.web.body import refusal_of
-from channels.web.endpoint import Call
 from channels.web.endpoint_models import (
     EndpointDeleted,
     EndpointList,
@@ -47,6 +46,7 @@ from channels.web.endpoint_models import (
 from channels.web.errors import Code, Refused, away, json_response
 from channels.web.operation import DEFAULT_LIMIT, MOST_LISTED
 from channels.web.turns import idempotency_key, number
+from channels.web.way import Call
 from channels.webhook.address import shown
 from worker.errors import ConfigurationError
 

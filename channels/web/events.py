@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from channels.settings import Settings
 from channels.web import metrics
-from channels.web.endpoint import Call
 from channels.web.errors import Refused, away
 from channels.web.event_stream import EventStream
 from channels.web.live import LiveOutputs
@@ -22,6 +21,7 @@ from channels.web.operations import FILTERS
 from channels.web.reader import DELTAS, Reader
 from channels.web.tail import Tail
 from channels.web.turns import visible_turn
+from channels.web.way import Call
 from worker.output.filters import OutputFilter
 from worker.output.snapshot import parse_place
 

@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from channels import exposition
 from channels.settings import Settings
-from channels.web.endpoint import Call
 from channels.web.errors import Refused, json_response
 from channels.web.live import LiveOutputs
 from channels.web.models import Alive, Ready
+from channels.web.way import Call
 from worker.store.repeat import UNANSWERED
 
 _ANSWER_LIMIT_S = 2.0

@@ -25,10 +25,10 @@ from channels.hooks.verification import Headers, is_genuine, may_be_genuine
 from channels.settings import Settings
 from channels.web import metrics
 from channels.web.body import CLOSE, read_bytes
-from channels.web.endpoint import Call, address_of
 from channels.web.errors import Refused, json_response
 from channels.web.models import HookAnswer
 from channels.web.rates import Rates
+from channels.web.way import Call, address_of
 from worker.errors import ConfigurationError, StoreFull, StoreUnavailable
 from worker.observability import info
 from worker.store.inbox import InterruptBarred, QuotaSpent, SessionBusy

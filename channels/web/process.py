@@ -25,7 +25,6 @@ from channels.settings import Settings
 from channels.web import tokens
 from channels.web.approvals import ApprovalRoutes
 from channels.web.deliveries import DeliveryRoutes
-from channels.web.endpoint import Call, Guard, Handler, Traced, endpoint
 from channels.web.endpoints import EndpointRoutes
 from channels.web.errors import Refused
 from channels.web.events import EventRoutes
@@ -38,6 +37,7 @@ from channels.web.rates import Rates
 from channels.web.replays import ReplayRoutes
 from channels.web.tail import Held
 from channels.web.turns import TurnRoutes
+from channels.web.way import Call, Guard, Handler, Traced, way_of
 from worker.app import make_app, wake_delivery, wake_session
 from worker.engine.presence import Doing, Presence
 from worker.engine.wakes import Wakes
@@ -198,7 +198,7 @@ def _delivery_handlers(settings: Settings, client: redis.asyncio.Redis, wake: Ca
 def _application(handlers: dict[str, Handler], guard: Guard) -> ASGIApp:
     routes = []
     for operation in OPERATIONS:
-        way = endpoint(operation, handlers[operation.name], guard)
+        way = way_of(operation, handlers[operation.name], guard)
         route = Route(operation.path, way, methods=[operation.method], name=operation.name)
         route.methods = {operation.method}  # HEAD would come with GET
         routes.append(route)

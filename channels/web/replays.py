@@ -18,10 +18,10 @@ from channels.replays.stored import UnknownReplay
 from channels.settings import Settings
 from channels.web.deliveries import check_whole, destination_shown
 from channels.web.delivery_models import ReplayList, ReplayRequest, ReplayShown
-from channels.web.endpoint import Call
 from channels.web.errors import Refused, json_response
 from channels.web.operation import DEFAULT_LIMIT, MOST_LISTED
 from channels.web.turns import number
+from channels.web.way import Call
 from worker.errors import ConfigurationError
 from worker.store import clock
 

@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from channels.endpoints.directory import unknown
 from channels.settings import Settings
-from channels.web.endpoint import Call, require
 from channels.web.errors import Refused, json_response
 from channels.web.models import (
     CancelAnswer,
@@ -33,6 +32,7 @@ from channels.web.models import (
 from channels.web.operation import DEFAULT_LIMIT, MOST_LISTED
 from channels.web.operations import STATES
 from channels.web.tokens import Token
+from channels.web.way import Call, require
 from channels.webhook.address import check_url, shown
 from worker import api, ids
 from worker.errors import ConfigurationError

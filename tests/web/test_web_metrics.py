@@ -67,7 +67,7 @@ async def test_a_fault_of_ours_is_counted(web: Served, monkeypatch: pytest.Monke
 
     before = requests()
     async with await web.client("turns:read") as client:
-        monkeypatch.setattr("channels.web.endpoint.tokens.find", broken)
+        monkeypatch.setattr("channels.web.way.tokens.find", broken)
         assert (await client.get("/v1/turns")).status_code == 500
     assert since(before) == {("/v1/turns", "GET", "5xx"): 1}
 

@@ -149,7 +149,7 @@ def require(token: Token, scope: str) -> None:
         )
 
 
-def endpoint(operation: Operation, handler: Handler, guard: Guard) -> Callable[[Request], Awaitable[Response]]:
+def way_of(operation: Operation, handler: Handler, guard: Guard) -> Callable[[Request], Awaitable[Response]]:
     """The way of a request of this operation."""
 
     async def answer(request: Request) -> Response:
