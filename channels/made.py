@@ -1,6 +1,7 @@
 """What an entry of the log becomes: deliveries, or a dead letter of its own.
 
-What belongs here: these values. What must not be known here: who gets what, how it is stored.
+What belongs here: these values, and that a dead letter is told in the log. What must not be known here: who gets what,
+how it is stored.
 """
 
 from dataclasses import dataclass, field

@@ -4,7 +4,7 @@ What belongs here: what an id looks like and what it tells. What must not be kno
 
     turn      turn_PPxxxxxxxxxxxxxxxxxxxx   PP: the partition, two hex digits; then 20 random hex digits (of a replay: a
                                               hash of the turn that is replayed)
-    delivery  dlv_PPxxxxxxxxxxxxxxxxxxxx    the same; the digits are a hash of what is told and of the subscriber
+    delivery  dlv_PPxxxxxxxxxxxxxxxxxxxx    the same; the digits are a hash of what is told and of the destination
     correlation  32 hex digits              a hash of turn and nonce: one for all that a driver's failure leaves behind
     event     evt_xxxxxxxxxxxxxxxxxxxxxxxx  a hash of turn, nonce and op number: the same however often it is worked out
                                               (of a decision: what follows appr_ in the id of its approval)
@@ -67,9 +67,9 @@ def end_of(turn: str) -> str:
     return f"{turn}:end"
 
 
-def delivery_of(partition: int, told: str, subscriber: str) -> str:
-    """The id of the one delivery that tells a subscriber of `told`."""
-    digest = hashlib.sha256(f"{told}\n{subscriber}".encode()).hexdigest()
+def delivery_of(partition: int, told: str, destination: str) -> str:
+    """The id of the one delivery that tells a destination of `told`."""
+    digest = hashlib.sha256(f"{told}\n{destination}".encode()).hexdigest()
     return f"dlv_{partition:02x}{digest[:20]}"
 
 
