@@ -269,6 +269,16 @@ async def test_deliveries_are_listed_by_state_destination_type_turn_and_time(any
     assert await found(state="in_flight") == [held.event_id]
 
 
+@pytest.mark.requirement("delivery:clock:due")
+async def test_an_idle_process_sees_what_waits_for_a_time_of_a_clock_that_was_put_back(
+    any_redis: redis.asyncio.Redis,
+) -> None:
+    ahead_ms = await clock.now_ms(any_redis) + 60 * 86_400_000
+    await insert(any_redis, [made("evt_1", due_ms=ahead_ms)])
+    assert await box(any_redis).due_in() == 0
+    assert len(await box(any_redis).claim("claim", 1)) == 1
+
+
 @pytest.mark.requirement("outbox:listed")
 async def test_dead_deliveries_are_listed_by_their_death_page_by_page(any_redis: redis.asyncio.Redis) -> None:
     at_ms = await clock.now_ms(any_redis) - 1000
