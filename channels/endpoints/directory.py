@@ -20,7 +20,8 @@ from channels.endpoints.audience import Audience
 from channels.endpoints.model import Endpoint, SigningKey, Subscription
 from channels.endpoints.record import CHANGED, LAST, LEAVING, Stored, record_key
 from channels.endpoints.vault import Vault
-from worker.errors import ConfigurationError, NewerRecord
+from worker.errors import ConfigurationError, NewerRecord, StoreUnavailable
+from worker.store.repeat import is_unanswered
 
 _MOST_KEPT = 10_000
 _REMOVED = Withdrawn(
@@ -84,10 +85,16 @@ class Directory:
     async def look_up(self, destinations: Sequence[str]) -> list[Found]:
         """What each destination stands for now, in their order; one round trip for all of them.
 
-        Withdrawn: nothing is called so. Failed (ours): it cannot be sent to as this process is set up.
+        Withdrawn: nothing is called so. Failed (ours): it cannot be sent to as this process is set up. Raises
+        `StoreUnavailable`.
         """
         asked = [name for name in dict.fromkeys(destinations) if self._may_be_stored(name)]
-        records = dict(zip(asked, await self._read(asked), strict=True)) if asked else {}
+        try:
+            records = dict(zip(asked, await self._read(asked), strict=True)) if asked else {}
+        except Exception as error:
+            if is_unanswered(error):
+                raise StoreUnavailable("Redis did not answer") from error
+            raise
         return [self._given_or_stored(name, records.get(name)) for name in destinations]
 
     async def rules(self, lanes: Sequence[str]) -> dict[str, Rules | Withdrawn | None]:

@@ -13,13 +13,18 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from channels.delivery.model import Delivered, Delivery, Failed, Hopeless, Unsent, Withdrawn
+from channels.endpoints.directory import Directory
 from channels.endpoints.headers import check_headers
 from channels.endpoints.model import Endpoint, SigningKey
+from channels.endpoints.vault import MasterKey, Ring, Vault
+from channels.settings import Settings
 from channels.webhook.sender import Found, Parcel, WebhookSender
 from tests.support import posting
+from tests.support.ports import free_port
 from tests.support.posting import KEY, attempts, endpoint
 from tests.support.receiver import Answer, Hang, Receiver
 from worker.errors import ConfigurationError, NewerRecord, StoreUnavailable
+from worker.store import connect
 
 BODY = '{"type":"turn.completed","data":{"text":"Grüße aus 東京 🚀"}}'.encode()
 DELIVERY = Delivery(
@@ -268,6 +273,15 @@ async def test_what_cannot_be_read_just_now_costs_no_attempt(error: Exception, w
     assert [type(each) for each in ready] == [Unsent, Unsent]
     waits = {each.after_s for each in ready if isinstance(each, Unsent)}
     assert waits == ({5.0} if isinstance(error, NewerRecord) else {0})
+
+
+@pytest.mark.requirement("webhook:sender:store-away")
+async def test_where_the_store_of_endpoints_is_away_nothing_is_charged() -> None:
+    async with connect.open_redis(f"redis://127.0.0.1:{free_port()}/0") as away:
+        directory = Directory(away, Vault(Ring((MasterKey("k1", b"k" * 32),), "vault.keys"), bytes), Settings())
+        async with sending(find=directory.look_up) as sender:
+            ready = await sender.prepare([delivery(1, "crm"), delivery(2, "crm")])
+    assert ready == [Unsent("Redis did not answer")] * 2
 
 
 async def test_the_sender_closes_what_it_opened() -> None:
