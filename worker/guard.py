@@ -10,6 +10,7 @@ its process runs; so a connection that is kept was checked by the policy that st
 """
 
 import errno
+import itertools
 import socket
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -20,6 +21,12 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from worker.egress import Forbidden, Policy
 from worker.lookup import Lookup, SystemLookup
 from worker.network_section import EgressSettings
+
+MOST_FOUND = 64
+"""A name that stands for more addresses is refused: whoever answers for it decides how long they take to check."""
+
+MOST_DIALLED = 8
+"""So many of a name's addresses are dialled at most: all are checked, and each costs a socket."""
 
 
 class Blocked(OSError):
@@ -38,15 +45,17 @@ class Guard:
         self._lookup = lookup
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """The addresses to dial for a host, each of them checked. One that is forbidden refuses the host.
+        """The addresses to dial for a host. All that it has were checked: one that is forbidden refuses the host.
 
         `host`: a name, or a numeric address without brackets. Raises `Blocked`, `socket.gaierror`, UnicodeError.
         """
         self._check_port(port)
         found = [host] if _is_numeric(host) else await self._lookup.addresses(host)
+        if len(found) > MOST_FOUND:
+            raise Blocked(Forbidden(f"{len(found)} addresses", f"a name may have {MOST_FOUND}", ""))
         for address in found:
             self._check(address)
-        return found
+        return found if len(found) <= MOST_DIALLED else _few(found)
 
     def socket(self, address_info: tuple[Any, ...]) -> socket.socket:
         """A socket for the one address of an entry as `socket.getaddrinfo` gives it. Raises `Blocked`."""
@@ -100,6 +109,12 @@ class GuardedResolver(AbstractResolver):
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def _few(addresses: Sequence[str]) -> Sequence[str]:
+    """The first addresses of each kind in turns, IPv4 and IPv6: one of the kinds may not be reached from here."""
+    counts = {False: itertools.count(), True: itertools.count()}
+    return [address for _, address in sorted((next(counts[":" in each]), each) for each in addresses)][:MOST_DIALLED]
 
 
 def _is_numeric(host: str) -> bool:

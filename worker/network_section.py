@@ -54,6 +54,11 @@ class EgressSettings(Section):
         description="Ports that webhooks may be posted to, single or as LOW-HIGH. A range leaves out those of "
         "databases and other known services; name such a port by itself.",
     )
+    proxy_looks_up: bool = Field(
+        default=False,
+        description="Whether an endpoint's proxy is asked by name where a name is not known here, and for http:// "
+        "URLs. What it then reaches, metadata services too, only the proxy can forbid.",
+    )
     dns_timeout_s: float = amount(5, 0.05, 60, "seconds", "Longest lookup of a name.")
 
     @property

@@ -6,7 +6,7 @@ error means.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
@@ -14,6 +14,7 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from worker.connection import Connection, connect_by
+from worker.connector import Connector, Room
 from worker.guard import Guard, GuardedResolver
 
 _DNS_KEPT_S = 10
@@ -32,14 +33,16 @@ def open_transport(
 
 
 def open_session(
-    idle_s: float, max_connections: int | None, guard: Guard, ssl_context: ssl.SSLContext
+    idle_s: float, max_connections: int | None, guard: Guard, ssl_context: ssl.SSLContext, *, room: Room | None = None
 ) -> aiohttp.ClientSession:
     """A session for the running event loop, which dials what `guard` allows. It keeps no cookie and asks no proxy.
 
     It follows redirects unless each request says otherwise; `guard` judges where they lead. A request may bring a TLS
-    context of its own. What a lookup gave is kept for 10 s; every dial of it is checked again.
+    context of its own. What a lookup gave is kept for 10 s; every dial of it is checked again. `room`: where its
+    connections count; without one, in a room of its own.
     """
-    connector = aiohttp.TCPConnector(
+    connector = Connector(
+        room or Room(),
         limit=max_connections or 0,
         keepalive_timeout=idle_s,
         ssl=ssl_context,
@@ -91,7 +94,7 @@ class _BoundResponse(aiohttp.ClientResponse):
         beneath = connection.protocol
         await super().start(connection)
         protocol = connection.protocol
-        if beneath is not None and self.content_type == "text/event-stream":
+        if beneath is not None and _is_event_stream(self.headers):
             beneath.force_close()
             if protocol is None:  # all of the body had come with the head, so the connection was given back already
                 beneath.close()
@@ -120,6 +123,14 @@ class _BoundResponse(aiohttp.ClientResponse):
         transport = None if self.connection is None else self.connection.transport
         if transport is not None:
             transport.abort()
+
+
+def _is_event_stream(headers: Mapping[str, str]) -> bool:
+    """Whether the head says so. Of what a peer says no more is read than that takes.
+
+    aiohttp's `content_type` is Python's reader of mails: of 8 kB it can make a second, or an exception.
+    """
+    return headers.get("content-type", "")[:64].partition(";")[0].strip().lower() == "text/event-stream"
 
 
 def _look_at(closed: asyncio.Future[None]) -> None:

@@ -8,7 +8,6 @@ connection that has waited longest without a request, or has taken nothing of it
 new one. One that takes nothing for web.write_timeout_s is closed anyway.
 """
 
-import resource
 import secrets
 from asyncio import TimerHandle, Transport
 from operator import itemgetter
@@ -18,6 +17,7 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from channels.descriptors import raised
 from channels.settings import WebSettings
 from channels.web import metrics
 from channels.web.errors import Refused
@@ -44,24 +44,12 @@ def fitted(web: WebSettings) -> tuple[WebSettings, int]:
     Raises its own limit of descriptors as far as it may. Where that is not enough there are fewer readers, and a line
     says so.
     """
-    descriptors = _raised(web.readers + BESIDE_READERS + _RESERVED)
+    descriptors = raised(web.readers + BESIDE_READERS + _RESERVED)
     most = max(2, min(web.readers + BESIDE_READERS, descriptors - _RESERVED))
     readers = min(web.readers, max(1, most - max(1, min(BESIDE_READERS, most // 4))))
     if readers < web.readers:
         warn("web_readers_reduced", readers=readers, wanted=web.readers, descriptors=descriptors)
     return web.model_copy(update={"readers": readers}), most
-
-
-def _raised(wanted: int) -> int:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted
-    reached = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (reached, hard))
-    except (OSError, ValueError):  # some systems allow less than they say
-        return soft
-    return reached
 
 
 class Connection(H11Protocol):

@@ -9,6 +9,7 @@ import re
 from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import SplitResult, urlsplit
 
+from channels.endpoints.model import UnfitUrl
 from worker.egress import Forbidden, Policy
 from worker.errors import ConfigurationError
 
@@ -16,6 +17,7 @@ MAX_LENGTH = 2048
 
 _UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)//")
+_SCHEME_NAME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _LOCAL_NAMES = frozenset(
     {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
@@ -34,17 +36,20 @@ def shown(url: str) -> str:
 
 
 def check_url(field: str, url: str, policy: Policy | None = None) -> str:
-    """Give `url` back when it may be posted to; else raise `ConfigurationError` with the field, the value and the fix.
+    """Give `url` back when it may be posted to; else raise `UnfitUrl` with the field, the value and the fix.
 
     Of a refused URL the error repeats scheme and host only. `policy`: also refuse a port that it forbids, and a host
     that stands for a forbidden address as it is written.
     """
-    parts = _checked_text(field, url)
+    try:
+        parts = _checked_text(field, url)
+    except ConfigurationError as error:
+        raise UnfitUrl(str(error), "invalid_url") from None
     if policy is not None:
         forbidden = _forbidden(parts, policy)
         if forbidden is not None:
             fix = "give another URL, or change that setting" if forbidden.setting else "give another URL"
-            raise ConfigurationError(f"{field} = {shown(url)!r} is {forbidden}; {fix}")
+            raise UnfitUrl(f"{field} = {shown(url)!r} is {forbidden}; {fix}", "blocked")
     return url
 
 
@@ -55,7 +60,9 @@ def check_proxy(url: str) -> str:
     if not rest:
         raise ValueError(f"it is no URL of a proxy; {fix}")
     if scheme.lower() != "http":
-        raise ValueError(f"{scheme[:20]!r} proxies cannot be used, only http ones; {fix}")
+        # In another form it may be a user and a password.
+        named = f"{scheme!r} " if _SCHEME_NAME.fullmatch(scheme) else "other "
+        raise ValueError(f"{named}proxies cannot be used, only http ones; {fix}")
     if _UNSAFE.search(url) or not url.isascii():
         raise ValueError(f"it holds a character that no URL may hold; write it percent-encoded, or {fix}")
     try:

@@ -10,9 +10,7 @@ to say, or is slow to, is cut off with its connection.
 
 import asyncio
 import io
-import re
-import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from time import monotonic
@@ -23,8 +21,9 @@ from yarl import URL
 from channels.delivery.model import Delivered, Evidence, Failed, Kind, Sent, well_formed
 from channels.endpoints.model import Endpoint, Tls
 from channels.webhook.address import check_proxy, check_url
-from channels.webhook.answer import Answer, meaning_of
+from channels.webhook.answer import Answer, leads_to, meaning_of, place_of
 from channels.webhook.connection import NOTES, Notes
+from channels.webhook.proxied import Judge
 from channels.webhook.sessions import BadTlsFile, Sessions
 from worker.errors import ConfigurationError
 from worker.http import HTTP_FAULTS, classify, retry_after_s
@@ -41,22 +40,16 @@ _BODY_GRACE_S = 1.0
 _PART_BYTES = 256 * 1024
 """A larger request is written in parts, so that it does not hold up the others."""
 
-_PLACE = re.compile(r"[!-~]+:[0-9]+")
 _OURS = frozenset({"no_sockets"})
 _NO_OTHER_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 
-CheckTarget = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a host and port; raises one of `HTTP_FAULTS` when one of them is where nothing may be sent."""
-
 
 class Attempts:
-    """Makes attempts. `check_target`: for endpoints behind a proxy, whose names are looked up by the proxy."""
+    """Makes attempts. `judge`: of what is behind a proxy; without one, proxies reach what they like."""
 
-    def __init__(
-        self, sessions: Sessions, *, check_target: CheckTarget | None = None, capture_bytes: int = CAPTURE_BYTES
-    ) -> None:
+    def __init__(self, sessions: Sessions, *, judge: Judge | None = None, capture_bytes: int = CAPTURE_BYTES) -> None:
         self._sessions = sessions
-        self._check_target = check_target
+        self._judge = judge
         self._capture_bytes = capture_bytes
 
     async def post(self, endpoint: Endpoint, headers: Mapping[str, str], body: bytes) -> Delivered | Failed:
@@ -76,8 +69,11 @@ class Attempts:
                 await self._exchange(route, headers, body, taking)
         except BadTlsFile as error:
             return _unsent("ours", "bad_tls_file", str(error), notes)
-        except HTTP_FAULTS as error:
+        except Exception as error:
+            taking.answer = taking.answer or _head_alone(route, notes)
             if taking.answer is None:
+                if not isinstance(error, HTTP_FAULTS):
+                    raise
                 return _failure(error, route, notes, late=limit.expired())
         finally:
             NOTES.reset(observed)
@@ -92,11 +88,10 @@ class Attempts:
 
     async def _exchange(self, route: "_Route", headers: Mapping[str, str], body: bytes, taking: "_Taking") -> None:
         url, proxied, server_name = route.url, route.proxy is not None, None
-        if proxied and (address := await self._judged(url)) and route.is_tunnel:
-            # By its name, the proxy would look it up again, and might be told another address.
+        if proxied and self._judge and (address := await self._judge.address_of(url, is_tunnel=route.is_tunnel)):
             headers = {**headers, "host": url.host_port_subcomponent or ""}
             url, server_name = url.with_host(address), url.raw_host
-            taking.notes.through = _at(url)
+            taking.notes.through = place_of(url)
         kept = await self._sessions.take(route.tls, proxied=proxied)
         taking.notes.asked, taking.notes.dialled = monotonic(), True
         try:
@@ -117,21 +112,6 @@ class Attempts:
                     response.close()
         finally:
             await self._sessions.give_back(kept)
-
-    async def _judged(self, url: URL) -> str:
-        """An address behind a name that the proxy is to reach, one of those that are allowed.
-
-        Empty where only the proxy knows the name: only the proxy can judge it.
-        """
-        if self._check_target is None:
-            return ""
-        try:
-            found = await self._check_target(url.raw_host or "", url.port or 0)
-        except socket.gaierror as error:
-            if error.errno != socket.EAI_NONAME:
-                raise
-            return ""
-        return next((address for address in found if ":" not in address), found[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +149,7 @@ class _Taking:
             self.answer = Answer(status, "")
         else:
             target = leads_to(url, headers.get("location", "")) if 300 <= status < 400 else ""
-            self.answer = Answer(status, _at(url), retry_after_s(headers), target)
+            self.answer = Answer(status, place_of(url), retry_after_s(headers), target)
         # A byte above 127 is half a surrogate pair here, which nothing can store.
         self._content_type = well_formed(headers.get("content-type", "")[:256])
         content = response.content
@@ -213,18 +193,28 @@ def _between(start: float | None, end: float | None) -> int | None:
     return None if start is None or end is None else max(0, round((end - start) * 1000))
 
 
+def _head_alone(route: _Route, notes: Notes) -> Answer | None:
+    """The answer whose head came, whatever went wrong behind it; None where none came.
+
+    The first head on a new connection through a tunnel is the proxy's.
+    """
+    heads = notes.heads - (route.is_tunnel and not notes.reused)
+    return Answer(notes.status, place_of(route.url)) if heads > 0 and notes.status is not None else None
+
+
 def _failure(error: Exception, route: _Route, notes: Notes, *, late: bool) -> Failed:
     """The outcome of an attempt that got no answer."""
-    at, proxy = _at(route.url), route.proxy
+    at, proxy = place_of(route.url), route.proxy
     if proxy is not None and _waits_for_proxy(error, route, notes, late=late):
-        why = f"no answer within {route.timeout_s:g} s" if late else classify(error, _at(proxy)).message
-        message = f"the proxy {_at(proxy)} cannot be used: {why}"
+        why = f"no answer within {route.timeout_s:g} s" if late else classify(error, place_of(proxy)).message
+        message = f"the proxy {place_of(proxy)} cannot be used: {why}"
         return Failed("ours", "proxy_unreachable", message, "no", evidence=_evidence(notes))
     if late:
         # Before there was a connection to write to, nothing was written.
+        code = "connect_timeout" if notes.connected is None else "timeout"
         sent: Sent = "no" if notes.connected is None else "perhaps"
         message = f"{at} gave no answer within {route.timeout_s:g} s"
-        return Failed("transient", "timeout", message, sent, evidence=_evidence(notes))
+        return Failed("transient", code, message, sent, evidence=_evidence(notes))
     if proxy is not None and isinstance(error, aiohttp.ClientHttpProxyError):
         return _proxy_refused(proxy, error.status, notes)
     fault = classify(error, at)
@@ -251,7 +241,7 @@ def _proxy_refused(proxy: URL, status: int, notes: Notes) -> Failed:
     """The proxy would not let it through (407 to us, other 4xx to this target), or found nobody there."""
     kind: Kind = "ours" if status == 407 else "transient" if status >= 500 else "permanent"
     code = "proxy_failed" if status >= 500 else "proxy_refused"
-    return Failed(kind, code, f"the proxy {_at(proxy)} answered {status}", "no", evidence=_evidence(notes, status))
+    return Failed(kind, code, f"the proxy {place_of(proxy)} answered {status}", "no", evidence=_evidence(notes, status))
 
 
 def _unsent(kind: Kind, code: str, message: str, notes: Notes) -> Failed:
@@ -274,20 +264,3 @@ def _proxy(proxy: str) -> URL | None:
         return URL(check_proxy(proxy)) if proxy else None
     except ValueError as error:
         raise ValueError(f"proxy: {error}") from None
-
-
-def leads_to(url: URL, location: str) -> str:
-    """Host and port that a redirect leads to, or words for there being none."""
-    if not location:
-        return "nowhere"
-    try:
-        at = _at(url.join(URL(location)))
-    except Exception:  # noqa: BLE001 - a receiver says what it likes, and the reader raises IndexError, too
-        at = ""
-    return at[:256] if _PLACE.fullmatch(at) else "an address that cannot be read"
-
-
-def _at(url: URL) -> str:
-    """Host and port, as a message may name them."""
-    host = url.raw_host or ""  # as it is written: not every name can be decoded
-    return f"[{host}]:{url.port}" if ":" in host else f"{host}:{url.port}"

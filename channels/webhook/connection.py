@@ -11,6 +11,7 @@ Closing a connection drops it: aiohttp would first send what is left of a reques
 """
 
 import asyncio
+import re
 import ssl
 from contextvars import ContextVar
 from time import monotonic
@@ -24,7 +25,10 @@ from worker.connection import Connection, connect_by
 MAX_HEAD_BYTES = 65536
 """All that may come before the body of an answer: interim answers and its head."""
 
-_HEAD_END = b"\r\n\r\n"
+_HEAD_END = re.compile(rb"[^\r\n]\r?\n\r?\n")
+"""As the parser takes it, which does not insist on the carriage returns. Blank lines before a head end none."""
+_END_BYTES = 4
+"""So many bytes of such an end may have come before its last one."""
 
 
 class Notes:
@@ -33,12 +37,12 @@ class Notes:
     `asked`: a connection was asked for; `found`: an address of the name was known; `shaking`: TLS began; `connected`:
     the request could be written; `sent`: it was; `answered`: the head of the answer was there. `address`: what was
     dialled; `dialled`: it may have been. `through`: the address that a proxy was asked for, if it was an address.
-    `heads`: of how many answers, a proxy's among them.
+    `heads`: of how many answers, a proxy's among them; `status`: what the last of them says.
     """
 
     __slots__ = (
         *("address", "answered", "asked", "began", "connected", "dialled", "found", "heads", "reused", "sent"),
-        *("shaking", "through"),
+        *("shaking", "status", "through"),
     )
 
     def __init__(self) -> None:
@@ -53,6 +57,7 @@ class Notes:
         self.dialled = False
         self.through = ""
         self.heads = 0
+        self.status: int | None = None
 
 
 NOTES: ContextVar[Notes | None] = ContextVar("NOTES", default=None)
@@ -94,6 +99,7 @@ class _Connection(Connection):
         self._address = ""
         self._used = False
         self._head_bytes = 0
+        self._line_end = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -111,6 +117,7 @@ class _Connection(Connection):
             notes.reused = self._used
         self._used = True
         self._head_bytes = 0
+        self._line_end = b""
         super().set_response_params(**params)
 
     def start_timeout(self) -> None:
@@ -120,12 +127,18 @@ class _Connection(Connection):
         super().start_timeout()
 
     def part_of(self, data: bytes, start: int) -> bytes:
-        """What is parsed next. A head by itself: what is wrong with what follows must not undo the status."""
+        """What is parsed next. A head by itself: what is wrong with what follows must not undo the status.
+
+        Its end may come in two parts, so the last bytes of the one before are looked at again.
+        """
         part = super().part_of(data, start)
         if not self._awaits_head:
             return part
-        head_end = part.find(_HEAD_END)
-        part = part if head_end < 0 else part[: head_end + len(_HEAD_END)]
+        seen = self._line_end + part
+        head_end = _HEAD_END.search(seen)
+        if head_end is not None:
+            part = part[: head_end.end() - len(self._line_end)]
+        self._line_end = seen[-_END_BYTES:] if head_end is None else b""
         self._head_bytes += len(part)
         return part
 
@@ -144,6 +157,7 @@ class _Connection(Connection):
         if self._awaits_head and self._notes is not None:
             self._notes.answered = monotonic()
             self._notes.heads += 1
+            self._notes.status = code
         super().feed_data(data, size)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from ipaddress import ip_network
+from typing import Any
 
 import aiohttp
 import pytest
@@ -314,6 +315,88 @@ def test_no_socket_is_made_for_an_allowed_address_with_a_zone() -> None:
     everything.socket((*v6, ("fe80::1", 80, 0, 0))).close()
     with pytest.raises(Blocked):
         everything.socket((*v6, ("fe80::1", 80, 0, 2)))
+
+
+class Counting(Guard):
+    """Counts the sockets that it made."""
+
+    made = 0
+
+    def socket(self, address_info: tuple[Any, ...]) -> socket.socket:
+        self.made += 1
+        return super().socket(address_info)
+
+
+@pytest.mark.requirement("egress:dial:many")
+@pytest.mark.allow_hosts([f"127.9.0.{number}" for number in range(1, 65)])
+@pytest.mark.parametrize(("count", "dialled"), [(2, 2), (8, 8), (9, 8), (64, 8)])
+async def test_an_attempt_dials_each_address_once_and_a_few_at_most(count: int, dialled: int, unused_port: int) -> None:
+    """aiohttp by itself tries again whatever is left after one failed: 36 dials for 8 addresses."""
+    answer = [f"127.9.0.{number}" for number in range(1, count + 1)]
+    counting = Counting(OPEN, Answers(hooks_example=[answer]))
+    fault = await fault_of(counting, f"http://hooks.example:{unused_port}/")
+    assert (fault.code, counting.made) == ("connect_refused", dialled)
+
+
+@pytest.mark.requirement("egress:dial:many")
+async def test_where_one_address_breaks_tls_the_others_are_still_dialled_once_each(issuer: trustme.CA) -> None:
+    trusting = ssl.create_default_context()
+    issuer.configure_trust(trusting)
+    async with Peer(answer_ok, tls_for(issuer, "hooks.example")) as peer, beside(port_of(peer)) as broken:
+        for answer, dialled in ((["127.0.0.2", "127.0.0.1"], 2), (["127.0.0.2"], 1)):
+            counting = Counting(OPEN, Answers(hooks_example=[answer]))
+            async with open_session(4, None, counting, trusting) as session:
+                with contextlib.ExitStack() as stack:
+                    if dialled == 1:
+                        stack.enter_context(pytest.raises(aiohttp.ClientConnectorError))
+                    await session.post(f"https://hooks.example:{port_of(peer)}/")
+            assert counting.made == dialled
+    assert (broken.accepted, len(peer.conversations)) == (2, 1)
+
+
+@pytest.mark.requirement("egress:dial:many")
+async def test_all_addresses_of_a_name_are_checked_though_few_are_dialled() -> None:
+    answer = [*(["127.0.0.1"] * 63), "127.0.0.2"]
+    with pytest.raises(Blocked, match=r"address 127\.0\.0\.2"):
+        await guard(FIRST_ONLY, Answers(hooks_example=[answer])).addresses("hooks.example", 80)
+
+
+@pytest.mark.requirement("egress:dial:many")
+async def test_of_many_addresses_some_of_each_kind_are_dialled() -> None:
+    v6, v4 = [f"2606:4700::{number}" for number in range(1, 21)], [f"93.184.216.{number}" for number in range(1, 21)]
+    lookup = Answers(both_example=[[*v6, *v4]], one_example=[v6], few_example=[[*v6[:4], *v4[:4]]])
+    of = guard(CLOSED, lookup).addresses
+    assert sorted(await of("both.example", 80)) == sorted([*v6[:4], *v4[:4]])
+    assert list(await of("one.example", 80)) == v6[:8]
+    assert list(await of("few.example", 80)) == [*v6[:4], *v4[:4]], "in the order of the system"
+
+
+@pytest.mark.requirement("egress:dial:many")
+async def test_a_name_with_more_addresses_than_any_needs_is_refused_before_they_are_checked() -> None:
+    fault = await fault_of(guard(OPEN, Answers(hooks_example=[["no address"] * 2000])), "http://hooks.example/")
+    assert fault.message == (
+        "hooks.example:80: blocked by policy: 2000 addresses (a name may have 64); no setting allows it"
+    )
+    assert (fault.code, fault.sent) == ("blocked", "no")
+
+
+@pytest.mark.requirement("egress:lookup:kept")
+async def test_what_a_lookup_gave_is_kept_for_10_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer_once(peer: Conversation) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
+
+    passed = 0.0
+    monkeypatch.setattr(aiohttp.connector, "monotonic", lambda: 1000.0 + passed)
+    lookup = Answers(hooks_example=[["127.0.0.1"]])
+    async with (
+        Peer(answer_once) as peer,
+        open_session(4, None, guard(OPEN, lookup), ssl.create_default_context()) as session,
+    ):
+        for passed, asked in ((0.0, 1), (9.9, 1), (10.1, 2), (20.0, 2), (20.3, 3)):  # noqa: B007
+            await session.post(f"http://hooks.example:{port_of(peer)}/")
+            assert len(lookup.asked) == asked
+    assert len(peer.conversations) == 5
 
 
 def redirecting(status: int, target: str) -> Peer:

@@ -13,7 +13,8 @@ import aiohttp
 
 from channels.delivery.model import Delivered, Failed
 from channels.endpoints.model import Endpoint, SigningKey
-from channels.webhook.attempt import Attempts, CheckTarget
+from channels.webhook.attempt import Attempts
+from channels.webhook.proxied import CheckTarget, Judge
 from channels.webhook.sessions import MOST, Sessions
 
 KEY = b"k" * 32
@@ -64,6 +65,7 @@ async def attempts(
     direct: Opened | None = None,
     proxied: Opened | None = None,
     check_target: CheckTarget | None = None,
+    proxy_looks_up: bool = False,
     context: Callable[[], ssl.SSLContext] = trusting_nobody,
     most: int = MOST,
 ) -> AsyncIterator[Attempts]:
@@ -71,7 +73,8 @@ async def attempts(
     sessions = Sessions(
         direct=direct or Opened(resolver), proxied=proxied or Opened(resolver), context=context, most=most
     )
-    made = Attempts(sessions, check_target=check_target)
+    judge = None if check_target is None else Judge(check_target, looks_up=proxy_looks_up)
+    made = Attempts(sessions, judge=judge)
     try:
         yield made
     finally:

@@ -63,7 +63,7 @@ async def test_whoever_never_answers_a_tls_handshake_costs_one_deadline_and_sure
     async with Peer(hang) as peer:
         outcome, took = await timed(peer.url.replace("http://", "https://"))
     assert isinstance(outcome, Failed)
-    assert (outcome.kind, outcome.code, outcome.sent) == ("transient", "timeout", "no")
+    assert (outcome.kind, outcome.code, outcome.sent) == ("transient", "connect_timeout", "no")
     assert took <= DEADLINE_S + LATE_S
 
 

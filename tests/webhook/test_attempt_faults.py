@@ -12,7 +12,7 @@ from channels.delivery.model import Delivered, Failed
 from tests.support.bad_receivers import answering, in_turn, reset_before_answer, reset_when_used_again, saying
 from tests.support.peer import Act, Conversation, Peer, within
 from tests.support.posting import Opened, attempts, endpoint, one
-from tests.support.receiver import refusing_url
+from tests.support.receiver import refusing_url, silent_url
 
 
 @pytest.fixture(
@@ -59,6 +59,13 @@ async def test_a_refused_connection_was_surely_not_sent() -> None:
 
 
 @pytest.mark.requirement("attempt:faults")
+async def test_a_connection_that_nobody_took_in_time_was_surely_not_sent() -> None:
+    with silent_url() as url:
+        outcome = await one(url, timeout_s=0.3)
+    assert told(outcome) == ("transient", "connect_timeout", "no")
+
+
+@pytest.mark.requirement("attempt:faults")
 async def test_a_name_that_is_not_found_is_a_failure_that_may_pass() -> None:
     async with attempts(resolver=Failing(socket.gaierror(socket.EAI_NONAME, "no such name"))) as made:
         outcome = await made.post(endpoint("http://hooks.example/"), {}, b"{}")
@@ -69,7 +76,7 @@ async def test_a_name_that_is_not_found_is_a_failure_that_may_pass() -> None:
 async def test_the_deadline_covers_the_lookup_of_the_name() -> None:
     async with attempts(resolver=Failing(None)) as made:
         outcome = await made.post(endpoint("http://hooks.example/", timeout_s=0.3), {}, b"{}")
-    assert told(outcome) == ("transient", "timeout", "no")
+    assert told(outcome) == ("transient", "connect_timeout", "no")
     assert isinstance(outcome, Failed)
     assert outcome.message == "hooks.example:80 gave no answer within 0.3 s"
 

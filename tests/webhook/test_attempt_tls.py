@@ -273,7 +273,11 @@ async def test_the_target_behind_a_proxy_is_checked_before_the_proxy_is_asked() 
         return [host]
 
     names = {"unknown.example": "127.0.0.1", "forbidden.example": "127.0.0.1"}
-    async with Peer(answering()) as peer, Proxy(names=names) as proxy, attempts(check_target=check) as made:
+    async with (
+        Peer(answering()) as peer,
+        Proxy(names=names) as proxy,
+        attempts(check_target=check, proxy_looks_up=True) as made,
+    ):
         port = int(peer.address.split(":")[1])
         for host in ("forbidden.example", "unknown.example"):
             outcome = await made.post(endpoint(f"http://{host}:{port}/", proxy=proxy.url), {}, b"{}")

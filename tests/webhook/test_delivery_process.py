@@ -5,6 +5,7 @@ import base64
 import itertools
 import json
 import logging
+import resource
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,16 +16,22 @@ import pytest
 import redis.asyncio
 from standardwebhooks.webhooks import Webhook
 
-from channels.delivery.model import Delivery
+from channels.delivery.model import Delivery, State
+from channels.endpoints.record import LEAVING
 from channels.outbox import reading
 from channels.settings import Settings
 from channels.wiring import DeliveryProcess
 from tests.store.turns import commit, discard
 from tests.support.egress import LOOPBACK
+from tests.support.http_proxy import Proxy
 from tests.support.receiver import Answer, Receiver, refusing_url
+from tests.support.stack import eventually
 from tests.support.web import VAULT_KEY
 from worker import ids
+from worker.connector import MOST_CONNECTIONS
 from worker.errors import ConfigurationError
+from worker.guard import MOST_DIALLED
+from worker.network_section import EgressSettings
 from worker.output.events import ErrorOutput, Outcome, TurnCompletedOutput
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import NewTurn, submit
@@ -67,15 +74,15 @@ async def delivering(settings: Settings) -> AsyncIterator[DeliveryProcess]:
         await process.stop()
 
 
-async def waiting_one(client: redis.asyncio.Redis) -> Delivery:
-    """The first delivery that waits for another attempt."""
+async def first_one(client: redis.asyncio.Redis, state: State) -> Delivery:
+    """The first delivery that is in this state."""
     try:
         async with asyncio.timeout(20):
-            while not (waiting := (await reading.listed(client, 1, state="waiting")).deliveries):
+            while not (found := (await reading.listed(client, 1, state=state)).deliveries):
                 pass
     except TimeoutError:
-        pytest.fail("waited 20 s for a delivery that waits")
-    return waiting[0]
+        pytest.fail(f"waited 20 s for a delivery that is {state}")
+    return found[0]
 
 
 def settings_of(real_url: str, folder: Path, receiver_url: str, *, partitions: int = 1, **delivery: Any) -> Settings:
@@ -218,7 +225,7 @@ async def test_what_cannot_be_signed_waits_with_the_reason_and_the_fix_and_spend
             async with delivering(settings):
                 await answered(real_redis, receiver.url, "crm")
                 await receiver.nth(1)
-                waiting = await waiting_one(real_redis)
+                waiting = await first_one(real_redis, "waiting")
     finally:
         logged.removeHandler(caplog.handler)
     assert (waiting.destination, waiting.attempts, waiting.ours) == (receiver.url, 0, len(waiting.log))
@@ -240,6 +247,37 @@ async def test_a_process_that_can_sign_does_not_say_that_it_cannot(
     finally:
         logged.removeHandler(caplog.handler)
     assert "plain_urls_cannot_be_signed" not in [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.requirement("attempt:fan-out")
+async def test_a_process_that_delivers_may_open_as_many_descriptors_as_it_has_connections(
+    real_url: str, tmp_path: Path
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] != resource.RLIM_INFINITY and before[1] < 3000:
+        pytest.skip("this machine allows no more")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        async with delivering(settings_of(real_url, tmp_path, "http://127.0.0.1:9/", concurrency=200)):
+            raised, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            assert raised >= MOST_CONNECTIONS + (1 + MOST_DIALLED) * 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.requirement("tuning:egress:proxy-looks-up")
+@pytest.mark.parametrize(("section", "asked"), [({}, 0), ({"proxy_looks_up": True}, 1)])
+async def test_a_proxy_is_asked_by_name_where_the_settings_say_so(
+    real_redis: redis.asyncio.Redis, real_url: str, tmp_path: Path, section: dict[str, Any], asked: int
+) -> None:
+    async with Receiver() as receiver, Proxy(names={"localhost": "127.0.0.1"}) as proxy:
+        url = receiver.url.replace("127.0.0.1", "localhost")
+        given = settings_of(real_url, tmp_path, url, proxy=proxy.url, retry_waits_s=())
+        settings = given.model_copy(update={"egress": EgressSettings.model_validate({**LOOPBACK, **section})})
+        async with delivering(settings):
+            await answered(real_redis, "crm")
+            ended = await first_one(real_redis, "delivered" if asked else "dead")
+    assert (ended.log[-1].code, len(proxy.seen)) == ("http_200" if asked else "blocked", asked)
 
 
 @pytest.mark.requirement("delivery:process:many-partitions")
@@ -300,3 +338,17 @@ async def test_a_process_with_other_partitions_than_the_store_does_not_start(
     with pytest.raises(ConfigurationError, match="first used with 7"):
         await process.start()
     await process.stop()
+
+
+@pytest.mark.requirement("endpoints:deleted:settings")
+async def test_a_delivery_process_takes_the_names_of_its_settings_from_the_deleted_ones(
+    real_redis: Any, real_url: str, tmp_path: Path
+) -> None:
+    await real_redis.zadd(LEAVING, {"crm": 1})
+    await real_redis.zadd("lw:{dlv}:flight:crm", {"dlv_00aaaaaaaaaaaaaaaaaaaa": 9e15})  # so the name is not free
+
+    async def named() -> Any:
+        return await real_redis.zscore(LEAVING, "crm")
+
+    async with delivering(settings_of(real_url, tmp_path, "http://127.0.0.1:1/")):
+        await eventually(named, lambda score: score is None, "the name to be that of the settings")

@@ -18,7 +18,8 @@ from channels.outbox import reading
 from channels.outbox.stored import decode_evidence, encode_evidence
 from channels.settings import Settings
 from channels.webhook.address import check_url
-from channels.webhook.attempt import Attempts, leads_to
+from channels.webhook.answer import leads_to
+from channels.webhook.attempt import Attempts
 from channels.webhook.sessions import Sessions
 from tests.support.bad_receivers import answering, in_turn, saying
 from tests.support.egress import LOOPBACK, guard

@@ -15,7 +15,7 @@ from channels.webhook.address import check_proxy
 from channels.webhook.attempt import Attempts
 from tests.support.bad_receivers import answering
 from tests.support.certificates import ca_file, server_context
-from tests.support.egress import Answers, Fails, guard
+from tests.support.egress import Answers, Fails, Listener, guard
 from tests.support.http_proxy import Proxy
 from tests.support.peer import Act, Conversation, Peer, hang
 from tests.support.posting import attempts, endpoint, one
@@ -31,10 +31,10 @@ def told(outcome: object) -> tuple[str, str, str]:
 
 
 @asynccontextmanager
-async def judging(lookup: Lookup, **policy: Any) -> AsyncIterator[Attempts]:
-    """Attempts that judge by what this lookup finds."""
+async def judging(lookup: Lookup, *, looks_up: bool = False, **policy: Any) -> AsyncIterator[Attempts]:
+    """Attempts that judge by what this lookup finds. `looks_up`: the proxy may be asked by name."""
     checking = guard(Policy(**{"ports": None, "allow_private": True} | policy), lookup)
-    async with attempts(check_target=checking.addresses) as made:
+    async with attempts(check_target=checking.addresses, proxy_looks_up=looks_up) as made:
         yield made
 
 
@@ -46,6 +46,65 @@ async def test_a_name_that_cannot_be_judged_now_is_not_left_to_the_proxy(number:
         async with judging(Fails(socket.gaierror(number, "no answer"))) as made:
             outcome = await made.post(endpoint(url, proxy=proxy.url), {}, b"{}")
     assert told(outcome) == ("transient", "dns", "no")
+    assert proxy.seen == []
+
+
+@pytest.mark.requirement("hostile:proxy-names")
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_a_name_that_hides_from_us_does_not_lead_the_proxy_anywhere(scheme: str) -> None:
+    """Whoever answers for it may say "no such name" to us, and the address of a metadata service to the proxy."""
+    async with Listener() as forbidden, Proxy(names={"evil.example": "127.0.0.1"}) as proxy, judging(Answers()) as made:
+        outcome = await made.post(endpoint(f"{scheme}://evil.example:{forbidden.port}/", proxy=proxy.url), {}, b"{}")
+    assert told(outcome) == ("transient", "dns", "no")
+    assert isinstance(outcome, Failed)
+    assert "set egress.proxy_looks_up" in outcome.message
+    assert (forbidden.accepted, proxy.seen) == (0, [])
+
+
+@pytest.mark.requirement("hostile:proxy-names")
+async def test_a_name_that_the_proxy_would_look_up_again_does_not_lead_it_anywhere() -> None:
+    """Only a tunnel can be asked for by address: a request without TLS tells the proxy what the Host header is."""
+    rebinding = Answers(evil_example=[["93.184.216.34"]])
+    async with Listener() as forbidden, Proxy(names={"evil.example": "127.0.0.1"}) as proxy, judging(rebinding) as made:
+        outcome = await made.post(endpoint(f"http://evil.example:{forbidden.port}/", proxy=proxy.url), {}, b"{}")
+    assert told(outcome) == ("permanent", "blocked", "no")
+    assert isinstance(outcome, Failed)
+    assert outcome.message == (
+        f"evil.example:{forbidden.port}: blocked by policy: name evil.example without TLS (its proxy would look it up "
+        "again), setting egress.proxy_looks_up"
+    )
+    assert (forbidden.accepted, proxy.seen) == (0, [])
+
+
+@pytest.mark.requirement("hostile:proxy-names")
+@pytest.mark.parametrize("looks_up", [False, True])
+async def test_an_address_without_tls_is_reached_through_a_proxy(looks_up: bool) -> None:
+    async with Peer(answering()) as peer, Proxy() as proxy, judging(Answers(), looks_up=looks_up) as made:
+        assert isinstance(await made.post(endpoint(peer.url, proxy=proxy.url), {}, b"{}"), Delivered)
+
+
+@pytest.mark.requirement("hostile:proxy-names")
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("tls", [False, True])
+async def test_where_the_settings_say_so_a_proxy_looks_names_up(known: bool, tls: bool, tmp_path: Path) -> None:
+    lookup = Answers(hooks_example=[["127.0.0.1"]]) if known else Answers()
+    context = server_context(OURS, "hooks.example") if tls else None
+    async with (
+        Peer(answering(), context) as peer,
+        Proxy(names={"hooks.example": "127.0.0.1"}) as proxy,
+        judging(lookup, looks_up=True) as made,
+    ):
+        url, trusted = peer.url.replace("127.0.0.1", "hooks.example"), Tls(ca_file=ca_file(OURS, tmp_path))
+        assert isinstance(await made.post(endpoint(url, proxy=proxy.url, tls=trusted), {}, b"{}"), Delivered)
+    asked = f"{'127.0.0.1' if known else 'hooks.example'}:{peer.address.split(':')[1]}"
+    assert proxy.seen == [f"CONNECT {asked} HTTP/1.1" if tls else f"POST {url} HTTP/1.1"]
+
+
+@pytest.mark.requirement("hostile:proxy-names")
+async def test_a_forbidden_name_is_not_asked_for_though_the_proxy_may_look_names_up() -> None:
+    async with Proxy() as proxy, judging(Answers(evil_example=[["169.254.169.254"]]), looks_up=True) as made:
+        outcome = await made.post(endpoint("http://evil.example/", proxy=proxy.url), {}, b"{}")
+    assert told(outcome) == ("permanent", "blocked", "no")
     assert proxy.seen == []
 
 
@@ -92,7 +151,7 @@ async def test_a_407_without_a_proxy_is_the_receivers() -> None:
 async def test_a_name_that_is_not_found_in_time_is_not_the_proxys_fault() -> None:
     async with Proxy() as proxy, judging(Fails(None)) as made:
         outcome = await made.post(endpoint("https://slow.example/", proxy=proxy.url, timeout_s=0.2), {}, b"{}")
-    assert told(outcome) == ("transient", "timeout", "no")
+    assert told(outcome) == ("transient", "connect_timeout", "no")
     assert proxy.seen == []
 
 
@@ -155,6 +214,8 @@ async def test_a_proxy_that_relays_and_says_nothing_is_taken_for_the_receiver() 
             "http://u[:secret@h:1",
             "http://u:secret@xn--a:1",
             "u:secret@h",
+            "u:secret@http://h:1",
+            "secret!://h:1",
         ),
         *("http://u:secret@", "http://u:secret@:1", "http://[u:secret@::1", "http://u:secret"),
     ],
