@@ -14,6 +14,7 @@ lease before the next.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 
 from channels import metrics
@@ -84,13 +85,16 @@ class Relay:
         if now >= self._look_aside_at:
             await self._readmit()
             self._look_aside_at = now + ASIDE_S
+        asked_at = asyncio.get_running_loop().time()
         place = await self._outbox.take_log(self._nonce, LEASE_S)
         if place is None:
             return _RETRY_S
         entries = await self._read(place.cursor, _BATCH, round(BLOCK_S * 1000))
         if not entries:
             return 0.0
-        made = await self._addressing.made_of(entries, place.now_ms)
+        # The read may have waited: what came meanwhile came by now.
+        now_ms = place.now_ms + math.ceil((asyncio.get_running_loop().time() - asked_at) * 1000)
+        made = await self._addressing.made_of(entries, now_ms)
         start = place.cursor
         for number, portion in enumerate(portions(entries[: len(made)], made, start)):
             if not await self._inserted(start, portion, renews=number > 0):

@@ -127,11 +127,13 @@ class Settler:
         row = self._unsent_in_a_row
         least_s = min(_UNSENT_S * 2**row, _UNSENT_LONGEST_S) if row else 0.0
         unsent = [(one.held, one.outcome) for one in batch if isinstance(one.outcome, Unsent)]
-        await self._outbox.release([(held, max(outcome.after_s, least_s)) for held, outcome in unsent])
+        given = await self._outbox.release([(held, max(outcome.after_s, least_s)) for held, outcome in unsent])
         self._unsent_in_a_row = min(row + 1, 10)
-        for held, outcome in unsent:
+        for (held, outcome), after in zip(unsent, given, strict=True):
             metrics.unsent()
             warn("delivery_unsent", delivery=held.id, turn=held.turn, reason=outcome.reason)
+            if after is not None and after.state == "dead":
+                _tell(held, after)
 
 
 def internal_fault(error: Exception) -> Failed:

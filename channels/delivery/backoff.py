@@ -38,6 +38,14 @@ _OURS_LONGEST_S = 300.0
 # The longest wait of any schedule there may be, drawn long; at least as long as all other waits.
 LONGEST_MS = round(LONGEST_WAIT_S * (1 + JITTER) * 1000)
 
+# Further ahead nothing is planned, whatever the rules are, or were: an hour for what a clock may be off. lua/put.lua
+# knows it.
+FURTHEST_MS = LONGEST_MS + 3_600_000
+
+# A time that lies further ahead than any limit puts it, by more than this, is of a clock that was put back since. By
+# less it is waited for.
+SKEW_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -45,8 +53,9 @@ class Backoff:
 
     `schedule_s`: one wait after each failed attempt but the last, none over `LONGEST_WAIT_S`. `retry_after_cap_s`: the
     longest wait a receiver may ask for. `hard_attempts`: most attempts that failed for good. `give_up_s`: how long
-    after the first attempt another may be planned; less than `span_s` cuts the schedule short. `head_wait_s`: how long
-    after its first attempt the head of a mailbox may keep those behind it waiting; None: until it is given up.
+    after the first attempt another may be planned, and how long one waits for a receiver that takes nothing; less than
+    `span_s` cuts the schedule short. `head_wait_s`: how long after its first attempt, or claim, the head of a mailbox
+    may keep those behind it waiting; None: until it is given up.
     """
 
     schedule_s: tuple[float, ...] = SCHEDULE_S

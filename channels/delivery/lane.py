@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from channels.delivery import rate
-from channels.delivery.backoff import THROTTLE_S, Backoff, asked_s
+from channels.delivery.backoff import SKEW_S, THROTTLE_LEAST_S, THROTTLE_S, Backoff, asked_s
 from channels.delivery.machine import LEASE_EXPIRED
 from channels.delivery.model import Delivered, Failed, Outcome
 
@@ -33,6 +33,7 @@ OPEN_LEAST = 10
 WINDOW_S = 300.0
 OPEN_S = 30.0
 OPEN_LONGEST_S = 600.0
+_MOST_DOUBLINGS = 10
 DISABLE_LEAST = 10
 DISABLE_AFTER_S = 432000.0
 
@@ -43,14 +44,6 @@ NOTICE_S = 3600.0
 
 # A receiver that asks for a pause by one answer stops its whole lane, for no longer than this.
 PAUSE_LONGEST_S = 3600.0
-
-# A time that lies further ahead than any limit puts it, by more than this, is of a clock that was put back since. By
-# less it is waited for.
-SKEW_S = 60.0
-
-_MOST_DOUBLINGS = 10
-
-_LEASE_MARGIN_S = 10.0
 
 Standing = Literal["active", "paused", "disabled"]
 Notice = Literal["failing", "recovered", "disabled", "dead"]
@@ -75,7 +68,7 @@ def lease_for(timeout_s: float) -> float:
     It holds the attempt, before it the reading of what is told, and after it the settling. Twice the attempt and 10 s
     leave room for a store that goes away for the length of an attempt.
     """
-    return 2 * timeout_s + _LEASE_MARGIN_S
+    return 2 * timeout_s + 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +91,8 @@ class Lane:
     `failed`: all since the last success, the first of them at `failing_since_ms`. `window_*`: the attempts counted
     since `window_ms`. `openings`: times the breaker opened in a row; `open_until_ms`: it is open, or if that has passed
     half open: one attempt at a time. `told_ms`, `told_dead_ms`: when `failing` and `dead` were last told; `alarmed`:
-    `failing` was told and `recovered` not yet. `why`: of a pause or of disabling, `since_ms`.
+    `failing` was told and `recovered` not yet. `why`: of a pause or of disabling, `since_ms`. `shut_since_ms`: from
+    then on the breaker was never closed, and what probed it failed.
     """
 
     version: int = 0
@@ -118,6 +112,7 @@ class Lane:
     told_ms: int = 0
     told_dead_ms: int = 0
     alarmed: bool = False
+    shut_since_ms: int = 0
 
 
 def room(  # noqa: PLR0913, PLR0917 - what it depends on
@@ -206,7 +201,7 @@ def after(
         elif not isinstance(outcome, Failed) or outcome.kind == "ours" or outcome.code == LEASE_EXPIRED.code:
             continue
         elif outcome.kind == "throttled":
-            asked = asked_s(outcome.retry_after, PAUSE_LONGEST_S) or THROTTLE_S
+            asked = max(asked_s(outcome.retry_after, PAUSE_LONGEST_S) or THROTTLE_S, THROTTLE_LEAST_S)
             lane = replace(lane, not_before_ms=max(lane.not_before_ms, now_ms + round(asked * 1000)))
         else:
             lane, told = _failed(lane, limits, outcome, now_ms)
@@ -220,7 +215,7 @@ def after(
 
 
 def _succeeded(lane: Lane, now_ms: int) -> Lane:
-    lane = replace(lane, failed=0, failing_since_ms=0)
+    lane = replace(lane, failed=0, failing_since_ms=0, shut_since_ms=0)
     if _is_open(lane, now_ms):
         return lane
     if lane.openings:
@@ -272,8 +267,15 @@ def _opened(lane: Lane, now_ms: int) -> Lane:
     share = lane.window_failed >= OPEN_SHARE * lane.window_all and lane.window_all >= OPEN_LEAST
     if not (lane.openings or lane.failures >= OPEN_AFTER or share):
         return lane
-    open_s = min(OPEN_S * 2.0 ** min(lane.openings, _MOST_DOUBLINGS), OPEN_LONGEST_S)
-    return replace(lane, openings=lane.openings + 1, open_until_ms=now_ms + round(open_s * 1000))
+    # Where nobody asked for longer than it was open, what waits has waited for us, or for a rate.
+    was_asked = 0 < lane.shut_since_ms <= now_ms <= lane.open_until_ms + OPEN_LONGEST_S * 1000
+    lane = replace(lane, openings=lane.openings + 1, open_until_ms=now_ms + round(open_s(lane.openings) * 1000))
+    return lane if was_asked else replace(lane, shut_since_ms=now_ms)
+
+
+def open_s(openings: int) -> float:
+    """For how long a breaker opens that has opened so often in a row before."""
+    return min(OPEN_S * 2.0 ** min(openings, _MOST_DOUBLINGS), OPEN_LONGEST_S)
 
 
 def pause(lane: Lane, now_ms: int, why: str) -> Lane:

@@ -18,6 +18,8 @@ What must not be known here: where deliveries are stored, who sends them, the cl
     in_flight             Withdrawn                     cancelled
     in_flight             expire, its lease has ended   as transient  the attempt's outcome is unknown
     in_flight             release                       queued        nothing was sent: the attempt does not count
+                          too long the first of a mailbox  dead       head_wait
+    queued, waiting       give_up                       dead          gave_up: all the time it waited nothing was taken
     queued, waiting       hold                          held          its endpoint is paused or disabled
     queued, waiting, held cancel                        cancelled
     held                  lapse                         dead          turn_expired or event_expired
@@ -31,7 +33,7 @@ Every other pair is a bug of ours: it raises `LocalProtocolError` and changes no
 
 from dataclasses import replace
 
-from channels.delivery.backoff import OURS_ATTEMPTS, Backoff
+from channels.delivery.backoff import FURTHEST_MS, OURS_ATTEMPTS, SKEW_S, Backoff
 from channels.delivery.model import (
     LIVE,
     Attempt,
@@ -65,7 +67,7 @@ def claim(delivery: Delivery, token: str, now_ms: int, lease_ms: int) -> Deliver
         delivery,
         state="in_flight",
         attempts=delivery.attempts + 1,
-        first_ms=min(delivery.first_ms or now_ms, now_ms),  # what a clock ahead wrote would keep it from growing old
+        first_ms=min(_first_ms(delivery, now_ms) or now_ms, now_ms),  # one of a clock ahead would never grow old
         token=token,
         version=delivery.version + 1,
         due_ms=now_ms + lease_ms,
@@ -164,19 +166,63 @@ def put_right(delivery: Delivery, now_ms: int, lease_ms: int) -> Delivery:
     return replace(delivery, due_ms=now_ms + lease_ms if delivery.state == "in_flight" else now_ms)
 
 
-def release(delivery: Delivery, now_ms: int, after_ms: int = 0) -> Delivery:
-    """The delivery given back unsent: due then, the attempt does not count."""
+def is_early(delivery: Delivery, now_ms: int) -> bool:
+    """Whether it is rightly due only later: a time that a clock wrote which was put back since is due now.
+
+    What is queued waits for half a minute at most, and what waits, from its last attempt on.
+    """
+    ahead_ms, skew_ms = delivery.due_ms - now_ms, round(SKEW_S * 1000)
+    if ahead_ms <= skew_ms:
+        return ahead_ms > 0
+    is_of_now = delivery.state == "waiting" and all(each.at_ms <= now_ms + skew_ms for each in delivery.log[-1:])
+    return is_of_now and ahead_ms <= FURTHEST_MS
+
+
+def release(delivery: Delivery, now_ms: int, after_ms: int = 0, backoff: Backoff | None = None) -> Delivery:
+    """The delivery given back unsent: due then, the attempt does not count.
+
+    Its age stays where an attempt was made before, also one that did not count; and in a mailbox whose head may keep
+    those behind it waiting for so long only: there it is dead when its time is over.
+    """
     if delivery.state != "in_flight":
         raise _unexpected(delivery, "released")
-    # Its age stays where an attempt was made before, also one that did not count.
-    began = bool(delivery.log) and delivery.log[-1].at_ms >= delivery.first_ms
-    return replace(
-        _freed(delivery),
-        state="queued",
-        attempts=delivery.attempts - 1,
-        first_ms=delivery.first_ms if began else 0,
-        due_ms=now_ms + after_ms,
-    )
+    due_ms, wait_s = now_ms + after_ms, backoff.head_wait_s if backoff and delivery.mailbox else None
+    first_ms = _first_ms(delivery, now_ms) if _has_begun(delivery) or wait_s is not None else 0
+    freed = replace(_freed(delivery), state="queued", attempts=delivery.attempts - 1, first_ms=first_ms, due_ms=due_ms)
+    if wait_s is None:
+        return freed
+    ends_ms = first_ms + round(wait_s * 1000)
+    if now_ms < ends_ms:
+        return replace(freed, due_ms=min(due_ms, ends_ms))
+    message = f"those behind it in order would wait for more than {wait_s:g} s; its last attempt could not be made"
+    return replace(freed, state="dead", due_ms=0, ended_ms=now_ms, code="head_wait", message=message)
+
+
+def _has_begun(delivery: Delivery) -> bool:
+    """Whether one of its attempts was made, also one that did not count."""
+    return bool(delivery.log) and delivery.log[-1].at_ms >= delivery.first_ms
+
+
+def _first_ms(delivery: Delivery, now_ms: int) -> int:
+    """From when on its age counts. Of one that never was attempted what nobody came for is left out: that was ours."""
+    if not delivery.first_ms or _has_begun(delivery):
+        return delivery.first_ms
+    return delivery.first_ms + max(0, now_ms - delivery.due_ms)
+
+
+def give_up(delivery: Delivery, since_ms: int, until_ms: int, now_ms: int, backoff: Backoff) -> Delivery | None:
+    """The delivery dead, where it has waited too long for a receiver that took nothing in that time; else None.
+
+    What waited before and after that time may have waited for us.
+    """
+    if delivery.state not in {"queued", "waiting"}:
+        raise _unexpected(delivery, "given up")
+    began_ms = max(since_ms, delivery.created_ms, delivery.replayed_ms)
+    if until_ms <= began_ms + backoff.give_up_s * 1000:
+        return None
+    last = f"; its last attempt failed with {delivery.code}: {delivery.message}" if delivery.code else ""
+    message = f"while it waited, nothing was taken for more than {backoff.give_up_s:g} s{last}"
+    return replace(_freed(delivery), state="dead", due_ms=0, ended_ms=now_ms, code="gave_up", message=message)
 
 
 def hold(delivery: Delivery, code: str, message: str) -> Delivery:

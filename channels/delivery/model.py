@@ -9,14 +9,17 @@ with each stored change.
 
 A log entry of which no delivery could be made is kept as a dead delivery without a destination; its `event_id` is the
 place of the entry in the log.
+
+A newer release may add fields with defaults before the log, and raises `RECORD_VERSION` for whatever else it changes,
+a new state, too. What is not wholly as this release knows it, it leaves alone.
 """
 
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import orjson
@@ -196,6 +199,13 @@ def json_bytes(value: object) -> bytes:
 _delivery_values = attrgetter(*(one.name for one in fields(Delivery)))
 _attempt_values = attrgetter(*(one.name for one in fields(Attempt)))
 
+_DELIVERY_TYPES, _ATTEMPT_TYPES = (
+    tuple(one.type if one.type is int else str for one in fields(kind) if one.name != "log")
+    for kind in (Delivery, Attempt)
+)
+_STATE = [one.name for one in fields(Delivery)].index("state")
+_STATES = frozenset(get_args(State))
+
 
 def encode(delivery: Delivery) -> bytes:
     """The stored form: a JSON array of the record version, and the fields in their order."""
@@ -215,13 +225,23 @@ def decode(data: bytes) -> Delivery | None:
             return _decode_first(stored)
         version, *values = stored
         # A field that was added since stands before the log, and has a default.
-        if version > RECORD_VERSION or not _FEWEST <= len(values) <= len(fields(Delivery)):
+        if version != RECORD_VERSION or not _FEWEST <= len(values) <= len(fields(Delivery)):
             return None
         *values, log = values
-        delivery = Delivery(*values)
-        return replace(delivery, log=tuple(Attempt(*attempt) for attempt in log))
+        return _delivery_of(values, log)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         return None
+
+
+def _delivery_of(values: list[Any], log: list[list[Any]]) -> Delivery:
+    """The delivery of these values. Raises `TypeError` where one is of another type, or of no state that is known."""
+    if tuple(map(type, values)) != _DELIVERY_TYPES[: len(values)] or values[_STATE] not in _STATES:
+        raise TypeError
+    if any(tuple(map(type, attempt)) != _ATTEMPT_TYPES[: len(attempt)] for attempt in log):
+        raise TypeError
+    # By name, since an older record lacks some of the values before it.
+    last: dict[str, Any] = {"log": tuple(Attempt(*attempt) for attempt in log)}
+    return Delivery(*values, **last)
 
 
 def _decode_first(stored: dict[str, Any]) -> Delivery | None:
@@ -232,4 +252,6 @@ def _decode_first(stored: dict[str, Any]) -> Delivery | None:
     log = tuple(Attempt(**attempt) for attempt in values.pop("log"))
     # When its attempts began was not kept: it has all its time from now on.
     first_ms = values["due_ms"] if values["attempts"] else 0
-    return Delivery(**values, log=log, lane=lane_of(values["destination"]), first_ms=first_ms)
+    delivery = Delivery(**values, log=log, lane=lane_of(values["destination"]), first_ms=first_ms)
+    *known, attempts = _delivery_values(delivery)
+    return _delivery_of(known, [list(_attempt_values(each)) for each in attempts])

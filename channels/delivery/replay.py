@@ -127,7 +127,7 @@ def new(  # noqa: PLR0913 - what a job is made of
     if now_ms - filters.since_ms > bounds.days * DAY_MS:
         raise ConfigurationError(
             f"since lies {(now_ms - filters.since_ms) / DAY_MS:.1f} days back: one replay reaches back "
-            f"{bounds.days:g} days at most; give a later time, or raise the bound in the settings"
+            f"{bounds.days:g} days at most; give a later time, or raise delivery.replay_days"
         )
     states = tuple(dict.fromkeys(filters.states))
     filters = replace(filters, states=states, until_ms=until_ms)

@@ -140,7 +140,8 @@ class ApprovalDecided:
 class EndpointNotice:
     """How an endpoint fares. `delivery`, `event_type`, `turn` and `code` are of the delivery that showed it, or empty.
 
-    The endpoint that it is about does not get it.
+    The endpoint that it is about does not get it. Of one endpoint, delivery.failing and delivery.dead each come at most
+    once an hour, however many deliveries fail or die.
     """
 
     endpoint: Annotated[str, Field(description="Name of the endpoint; of plain URLs of one host url- and a hash.")]

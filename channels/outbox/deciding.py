@@ -1,25 +1,22 @@
-"""What a claim and a settle make of lanes and deliveries: pure.
+"""What a claim makes of lanes and deliveries: pure.
 
-What belongs here: the decisions of `channels.delivery`, put together for several lanes at once, and what operators are
-told of it. What must not be known here: Redis, the clock.
+What belongs here: the decisions of `channels.delivery`, put together for several lanes at once. What must not be known
+here: Redis, the clock.
 """
 
-import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from channels.delivery import lane as lanes
 from channels.delivery import machine
 from channels.delivery.backoff import GIVE_UP_S
-from channels.delivery.lane import Lane, Notice, Rules
-from channels.delivery.model import Delivery, Outcome, Withdrawn
-from channels.events.content import ABOUT_DELIVERIES
-from channels.events.notices import notice_of
-from channels.outbox.keys import partition_of
+from channels.delivery.faring import asked_ms
+from channels.delivery.lane import Lane, Rules
+from channels.delivery.model import Delivery, Withdrawn
+from channels.outbox.attempted import Known, after, looked_at, with_dead
 from channels.outbox.stored import UNBOUNDED, Change, LaneStep, SeenLane, Told
-from channels.webhook.outsiders import told_of_delivery
-from worker.store import keys
-from worker.store.log import event_words
 
 NEWER_MS = 2000
 """For so long a delivery that only a newer release can read is not looked at here."""
@@ -36,7 +33,8 @@ _UNKNOWN_LONGEST_MS = round(GIVE_UP_S * 1000)
 class Look:
     """A lane that someone must look at. `ended`: in flight behind their lease; `due`: queued or waiting.
 
-    `in_flight`: how many are, the ended ones too. `unreadable`: ids of those that a newer release has stored.
+    `in_flight`: how many are, the ended ones too. `unreadable`: ids of those that are left alone, as where a newer
+    release has stored them.
     """
 
     seen: SeenLane
@@ -67,8 +65,7 @@ class Terms:
         return self.lease_ms if rules.timeout_s is None else round(lanes.lease_for(rules.timeout_s) * 1000)
 
 
-Known = Rules | Withdrawn | None
-"""What is known of a lane. Withdrawn: its endpoint was deleted. None: nothing here; another process may know it."""
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -88,19 +85,47 @@ class _Open:
 
 
 def claimed(looks: Sequence[Look], rules: Mapping[str, Known], terms: Terms) -> list[LaneStep]:
-    """What a claim stores: of each lane what is behind its lease, what nobody is to get, and its share of the limit."""
-    opened = [_opened(look, rules[look.seen.name], terms) for look in looks]
-    busy = [look.seen.name in terms.busy for look in looks]
-    shares = shared(terms.limit, [each.room for each in opened], busy, terms.kept)
-    for one, share in zip(opened, shares, strict=True):
-        begin = one.due[:share]
-        one.changes += [
-            Change(each, machine.claim(_right(each, terms), terms.token, terms.now_ms, terms.lease_of(one.rules)))
-            for each in begin
-        ]
-        waiting_ms = _waiting_ms(one.due, terms.now_ms)
-        one.lane = lanes.taken(one.lane, one.rules.limits, len(begin), terms.now_ms, waiting_ms)
-    return [_step(one, terms.now_ms, terms.lease_of(one.rules)) for one in opened]
+    """What a claim stores: of each lane what is behind its lease, what nobody is to get, and its share of the limit.
+
+    A lane of which nothing can be decided, whatever the reason, is left as it is, and the others have their turn.
+    """
+    opened = [_tried(partial(_opened, look, rules[look.seen.name], terms), look, terms) for look in looks]
+    wanted = [0 if isinstance(one, LaneStep) else one.room for one in opened]
+    shares = shared(terms.limit, wanted, [look.seen.name in terms.busy for look in looks], terms.kept)
+    return [
+        one if isinstance(one, LaneStep) else _tried(partial(_begun, one, share, terms), one.look, terms)
+        for one, share in zip(opened, shares, strict=True)
+    ]
+
+
+def _tried(decide: Callable[[], T], look: Look, terms: Terms) -> T | LaneStep:
+    """What is decided of a lane, or the step that leaves it alone."""
+    if not look.seen.is_readable:
+        return _left(look, terms, None)
+    try:
+        return decide()
+    except Exception as error:  # noqa: BLE001 - told with the step; what a record holds must not stop other lanes
+        return _left(look, terms, error)
+
+
+def _left(look: Look, terms: Terms, fault: Exception | None) -> LaneStep:
+    """The step of a lane that is left as it is for a while: another process may know what to make of it."""
+    then_ms = terms.now_ms + UNKNOWN_MS
+    later = {**dict.fromkeys(look.unreadable, then_ms), **{each.id: then_ms for each in look.ended}}
+    cap = int(look.seen.cap or UNBOUNDED)
+    return LaneStep(look.seen, (), cap=cap, free_ms=then_ms, lease_ms=terms.lease_ms, later=later, fault=fault)
+
+
+def _begun(one: _Open, share: int, terms: Terms) -> LaneStep:
+    """The step of a lane of which so many attempts begin."""
+    begin = one.due[:share]
+    lease_ms = terms.lease_of(one.rules)
+    one.changes += [
+        Change(each, machine.claim(_right(each, terms), terms.token, terms.now_ms, lease_ms)) for each in begin
+    ]
+    waiting_ms = _waiting_ms(one.due, terms.now_ms)
+    one.lane = lanes.taken(one.lane, one.rules.limits, len(begin), terms.now_ms, waiting_ms)
+    return _step(one, terms.now_ms, lease_ms)
 
 
 def shared(limit: int, wanted: Sequence[int], busy: Sequence[bool] = (), kept: int = 0) -> list[int]:
@@ -126,6 +151,9 @@ def _opened(look: Look, known: Known, terms: Terms) -> _Open:
     """What of a lane is decided before it is known how many of its due ones may go."""
     rules = known if isinstance(known, Rules) else Rules()
     later = dict.fromkeys(look.unreadable, terms.now_ms + NEWER_MS)
+    if early := {each.id: each.due_ms for each in look.due if machine.is_early(each, terms.now_ms)}:
+        later |= early
+        look = replace(look, due=[each for each in look.due if each.id not in early])
     if known is None:
         others = [each for each in look.ended if not _is_forlorn(each, terms)]
         later |= {each.id: terms.now_ms + UNKNOWN_MS for each in others}
@@ -149,9 +177,22 @@ def _opened(look: Look, known: Known, terms: Terms) -> _Open:
         one.changes += [Change(each, machine.cancel(each, terms.now_ms, *gone)) for each in forlorn]
         one.is_left = len(forlorn) < len(look.due)
     else:
-        waiting_ms = _waiting_ms(look.due, terms.now_ms)
-        one.room = lanes.room(lane, rules.limits, one.in_flight, len(look.due), terms.now_ms, waiting_ms)
+        if lane.shut_since_ms:
+            _give_up(one, terms.now_ms)
+        waiting_ms = _waiting_ms(one.due, terms.now_ms)
+        one.room = lanes.room(one.lane, rules.limits, one.in_flight, len(one.due), terms.now_ms, waiting_ms)
     return one
+
+
+def _give_up(one: _Open, now_ms: int) -> None:
+    """End what is due and has waited too long for a receiver that took nothing: behind a breaker few are attempted."""
+    since_ms, until_ms = one.lane.shut_since_ms, min(now_ms, asked_ms(one.lane))
+    over = [(each, machine.give_up(each, since_ms, until_ms, now_ms, one.rules.backoff)) for each in one.due]
+    changes = [Change(old, new) for old, new in over if new is not None]
+    one.changes += changes
+    one.due = [old for old, new in over if new is None]
+    one.lane, told = with_dead(one.look.seen.name, one.lane, one.rules, changes, now_ms)
+    one.told = [*one.told, *told]
 
 
 def _waiting_ms(due: Sequence[Delivery], now_ms: int) -> int:
@@ -180,37 +221,6 @@ def _ended(look: Look, lane: Lane, rules: Rules, terms: Terms) -> tuple[list[Cha
     return changes, lane, told
 
 
-def after(
-    name: str, lane: Lane, rules: Rules, ended: Sequence[tuple[Delivery, Outcome]], now_ms: int
-) -> tuple[Lane, Sequence[Told]]:
-    """The lane after attempts ended so; `ended`: the deliveries as they are then. And what is told of it."""
-    # What tells of deliveries must not tell of itself, except that its endpoint was disabled: that happens once, is not
-    # told to that endpoint, and holds whatever else is for it.
-    worth = [each for each, _ in ended if not each.event_type.startswith(ABOUT_DELIVERIES)]
-    died = any(each.state == "dead" for each in worth)
-    following, notices = lanes.after(lane, rules.limits, [outcome for _, outcome in ended], now_ms, died=died)
-    if not worth:
-        notices = tuple(notice for notice in notices if notice == "disabled")
-        following = _as_untold(lane, following)
-    about = worth or [each for each, _ in ended]
-    return following, [_told(name, following, notice, about, now_ms) for notice in notices]
-
-
-def _as_untold(before: Lane, following: Lane) -> Lane:
-    """The lane that follows, of which nothing was told that was not told before."""
-    untold = replace(following, told_ms=before.told_ms, told_dead_ms=before.told_dead_ms, alarmed=before.alarmed)
-    return before if replace(untold, version=before.version) == before else untold
-
-
-def _told(name: str, lane: Lane, notice: Notice, ended: Sequence[Delivery], now_ms: int) -> Told:
-    about = next((each for each in reversed(ended) if notice != "dead" or each.state == "dead"), ended[-1])
-    # Who subscribes may own an endpoint and no more: he must not learn what is where inside of this network.
-    code, _ = told_of_delivery(about)
-    event_type, data = notice_of(notice, name, replace(about, code=code), lane, now_ms)
-    digest = hashlib.sha256(f"{name}\n{notice}\n{lane.version}\n{about.id}".encode()).hexdigest()
-    return Told(keys.log(partition_of(about.id)), event_words(f"evt_{digest[:24]}", event_type, data))
-
-
 def _right(delivery: Delivery, terms: Terms) -> Delivery:
     if delivery.due_ms <= terms.now_ms:
         return delivery
@@ -233,27 +243,3 @@ def _step(one: _Open, now_ms: int, lease_ms: int) -> LaneStep:
         told=one.told,
         later=one.later,
     )
-
-
-def looked_at(lane: Lane, rules: Rules) -> tuple[int, int]:
-    """Below how many in flight, and from which moment on (ms), someone must look at what is due in a lane."""
-    if lane.standing != "active":
-        return UNBOUNDED, 0
-    return lanes.most_in_flight(lane, rules.limits), lanes.free_ms(lane, rules.limits)
-
-
-def given_back(seen: SeenLane, known: Known, count: int, changes: Sequence[Change] = ()) -> LaneStep:
-    """The step of a lane of which so many attempts were not made; `changes`: these, where they are stored with it."""
-    rules = known if isinstance(known, Rules) else Rules()
-    lane = lanes.given_back(seen.lane, rules.limits, count)
-    if lane == seen.lane:
-        return LaneStep(seen, changes)
-    cap, free_ms = looked_at(lane, rules)
-    return LaneStep(seen, changes, lane=lane, cap=cap, free_ms=free_ms)
-
-
-def settled(
-    ended: Sequence[tuple[Delivery, Outcome]], rules: Rules, now_ms: int, chance: Callable[[], float]
-) -> list[Change]:
-    """The deliveries of one lane after their attempts."""
-    return [Change(held, machine.settle(held, outcome, now_ms, chance(), rules.backoff)) for held, outcome in ended]

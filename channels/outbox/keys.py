@@ -10,8 +10,9 @@ What belongs here: names. What must not be known here: what is stored under them
 
     lw:{dlv}:lanes             sorted set: lane by the ms at which someone must look at it
     lw:{dlv}:lane:<lane>       hash: mark (version:nonce), record (JSON), cap and free (below how many in flight, and
-                               from which ms on, it lets something through), served (ms), lease (the longest, ms). Of
-                               one that lets everything through, and of which nothing is left, for 30 days more
+                               from which ms on, it lets something through), served (ms), lease (the longest, ms), owed
+                               (what it holds is sent by who resumes it), nonces (of the last steps of the lane alone).
+                               Of one that lets everything through, and of which nothing is left, for 30 days more
     lw:{dlv}:due:<lane>        sorted set: queued and waiting ones by when they are due; of a mailbox only the first
     lw:{dlv}:flight:<lane>     sorted set: those in flight by the end of their lease
     lw:{dlv}:held:<lane>       sorted set: held ones by when they were made

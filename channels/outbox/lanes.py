@@ -15,7 +15,7 @@ from channels.delivery import lane as decided
 from channels.delivery.lane import Lane
 from channels.outbox import keys
 from channels.outbox.stored import UNBOUNDED, LaneStep, SeenLane, decode_lane, settle_words
-from worker.errors import StoreError
+from worker.errors import NewerRecord, StoreError
 from worker.store import clock
 from worker.store.script import Script
 
@@ -41,7 +41,10 @@ def tries(limit_s: float = TRY_S) -> Iterator[float]:
 
 
 async def read_lanes(client: redis.asyncio.Redis, names: Sequence[str]) -> tuple[int, dict[str, SeenLane]]:
-    """The store's time (ms), and the lanes as they are stored; one that is not is a lane of which nothing is known."""
+    """The store's time (ms), and the lanes as they are stored; one that is not is a lane of which nothing is known.
+
+    One that this release cannot read says so (`SeenLane.is_readable`), and lets nothing through.
+    """
     pipeline = client.pipeline(transaction=False)
     pipeline.time()
     for name in names:
@@ -58,6 +61,12 @@ async def standings(client: redis.asyncio.Redis, lanes: Sequence[str]) -> dict[s
     """The lanes, by name."""
     _, seen = await read_lanes(client, lanes)
     return {name: one.lane for name, one in seen.items()}
+
+
+async def standing(client: redis.asyncio.Redis, lane: str) -> Lane:
+    """One lane. Raises `NewerRecord` where this release cannot read it."""
+    _, seen = await read_lanes(client, [lane])
+    return _readable(seen[lane])
 
 
 async def pause(client: redis.asyncio.Redis, lane: str, why: str) -> Lane:
@@ -83,7 +92,7 @@ async def look_again(client: redis.asyncio.Redis, lane: str) -> Lane:
 async def _change(client: redis.asyncio.Redis, name: str, change: Callable[[Lane, int], Lane]) -> Lane:
     for wait_s in tries():
         now_ms, seen = await read_lanes(client, [name])
-        before = seen[name].lane
+        before = _readable(seen[name])
         after = change(before, now_ms)
         if after == before:
             return before
@@ -94,3 +103,12 @@ async def _change(client: redis.asyncio.Redis, name: str, change: Callable[[Lane
             return after
         await asyncio.sleep(wait_s)
     raise StoreError(f"lane {name} was changed by others for {TRY_S:g} s: try again")
+
+
+def _readable(seen: SeenLane) -> Lane:
+    if not seen.is_readable:
+        raise NewerRecord(
+            f"what is known of endpoint {seen.name} was written by a newer version of Lastword, or is damaged: use "
+            "that version, or see what is left alone in ops/runbooks/deploys.md"
+        )
+    return seen.lane

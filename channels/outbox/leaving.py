@@ -6,9 +6,11 @@ endpoint is deleted, who asks.
 A name stands in `LEAVING` from the step that deletes its endpoint until nothing of its lane is queued, waiting, held or
 in flight, and no endpoint can be made under it meanwhile: otherwise what was meant for the one would be sent to the
 other. Each step may be repeated and left undone by whoever dies; delivery processes take it up.
+
+A name that the settings of a delivery process define is taken again: what waits for it is for that endpoint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import redis.asyncio
@@ -49,8 +51,13 @@ async def finish(client: redis.asyncio.Redis, name: str, steps: int) -> int | No
     return int(in_flight)
 
 
-async def go_on(client: redis.asyncio.Redis) -> int:
-    """One step for some of the endpoints that were deleted. Gives how many deliveries were cancelled."""
+async def go_on(client: redis.asyncio.Redis, given: Collection[str]) -> int:
+    """One step for some of the endpoints that were deleted. Gives how many deliveries were cancelled.
+
+    `given`: the names that the settings define.
+    """
+    if given:
+        await client.zrem(LEAVING, *given)
     names: Any = await client.zrandmember(LEAVING, _LANES_AT_ONCE)
     cancelled = 0
     for name in names or ():

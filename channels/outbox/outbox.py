@@ -5,7 +5,8 @@ state follows which (`channels.delivery`), receivers, the log's entries.
 
 A delivery that has not ended stands in a set of its lane, and its lane in `lanes`: whoever looks there next goes on
 with it, so none is forgotten. A time there that lies further ahead than any wait is of a clock that was put back since:
-it is dealt with now. Each look leaves its time behind: at one that comes before the last, every lane is looked at once.
+it is dealt with now. Each look leaves its time behind: at one that comes before the last, every lane is looked at once,
+and what is due there; what was queued by a clock ahead, or waits from an attempt made by one, goes then.
 """
 
 import asyncio
@@ -15,13 +16,14 @@ from typing import Any, TypeVar
 
 import redis.asyncio
 
-from channels.delivery import machine
-from channels.delivery.backoff import LONGEST_MS
+from channels.delivery.backoff import FURTHEST_MS
 from channels.delivery.lane import Rules
 from channels.delivery.model import Delivery, Outcome
-from channels.outbox import deciding, keys
-from channels.outbox.deciding import Known, Look, Terms
+from channels.outbox import attempted, deciding, keys
+from channels.outbox.attempted import Known
+from channels.outbox.deciding import Look, Terms
 from channels.outbox.lanes import SETTLE, TRY_S, read_lanes, tries
+from channels.outbox.left_alone import LeftAlone, readable
 from channels.outbox.stored import (
     Change,
     LaneStep,
@@ -39,9 +41,6 @@ from worker.store.script import Argument, Script
 
 EVIDENCE_LAST = 4
 """The evidence that is kept: of the first attempt, and of so many of the last."""
-
-_FURTHEST_MS = LONGEST_MS + 3_600_000
-"""Further ahead nothing is planned, whatever the rules of a lane are, or were: an hour for what a clock may be off."""
 
 _PUT_BACK_MS = 1000
 """By more than this the last look was ahead where the clock was put back, as in lua/look.lua."""
@@ -77,6 +76,7 @@ class Outbox:
         self._lease_ms = round(lease_s * 1000)
         self._rules = rules
         self._chance = chance
+        self._left = LeftAlone()
 
     async def due_in(self, beside: Collection[str] = ()) -> float | None:
         """Seconds until someone must look at a lane: 0 when that is now, None when there is nothing to look at.
@@ -93,7 +93,7 @@ class Outbox:
         if not first:
             return None
         was_put_back = int(last_look or 0) > clock.ms(time) + _PUT_BACK_MS
-        if was_put_back or last[0][1] > clock.ms(time) + _FURTHEST_MS:
+        if was_put_back or last[0][1] > clock.ms(time) + FURTHEST_MS:
             return 0.0
         return max(0.0, float(first[0][1] - clock.ms(time)) / 1000)
 
@@ -118,19 +118,20 @@ class Outbox:
             memo_ms = max([self._lease_ms, *(change.new.lease_ms for step in steps for change in step.changes)])
             arguments: list[Argument] = [token, memo_ms, len(steps), *words]
             records = await _CLAIM(self._redis, [], arguments, durable=True)
+            self._left.tell(looks, steps)
             batch = [one for one in map(decode, records) if one and one.token == token]
             if is_made or batch or not any(step.changes or step.later for step in steps):
                 return batch
         return []
 
     async def _look(self, token: str, limit: int) -> tuple[int, bool, list[Look]]:
-        now_ms, is_made, *found = await _LOOK(self._redis, [], [token, limit, _FURTHEST_MS])
+        now_ms, is_made, *found = await _LOOK(self._redis, [], [token, limit])
         looks = []
         for name, mark, record, cap, free, in_flight, ended, due in found:
             seen = SeenLane(name.decode(), mark.decode(), decode_lane(record), cap.decode(), free.decode())
-            read, unreadable = _readable(ended)
-            waiting, more = _readable(due)
-            looks.append(Look(seen, in_flight, read, waiting, unreadable + more))
+            flying, unreadable = readable(ended, seen.name, {"in_flight"})
+            waiting, more = readable(due, seen.name, {"queued", "waiting"})
+            looks.append(Look(seen, in_flight, flying, waiting, unreadable + more))
         return now_ms, bool(is_made), looks
 
     async def settle(self, batch: _Ended) -> list[Delivery | None]:
@@ -144,7 +145,7 @@ class Outbox:
         rules = {name: each if isinstance(each, Rules) else Rules() for name, each in known.items()}
         steps = []
         for name, of_lane in ended.items():
-            changes = deciding.settled(of_lane, rules[name], now_ms, self._chance)
+            changes = attempted.settled(of_lane, rules[name], now_ms, self._chance)
             over = [(change.new, outcome) for change, (_, outcome) in zip(changes, of_lane, strict=True)]
             steps.append(_lane_step(seen[name], rules[name], over, now_ms, changes))
         stored = await self._store(steps, now_ms, _evidence(batch, steps))
@@ -183,34 +184,37 @@ class Outbox:
         now_ms, seen = await until_answered(lambda: read_lanes(self._redis, list(untold)), going)
         steps = [_lane_step(seen[name], rules[name], over, now_ms) for name, over in untold.items()]
         steps = [step for step in steps if step.lane is not None]
-        words = settle_words(steps, now_ms)  # decided anew, it would count twice what was stored without an answer
+        # Decided anew, it would count twice what was stored without an answer; repeated, each lane knows it again.
+        words = settle_words(steps, now_ms)
         stored = await until_answered(lambda: SETTLE(self._redis, [], words), going)
         names = [step.seen.name for step, (is_stored, _) in zip(steps, stored, strict=True) if not is_stored]
         return {name: untold[name] for name in names}
 
-    async def release(self, batch: Sequence[tuple[Delivery, float]]) -> list[bool]:
+    async def release(self, batch: Sequence[tuple[Delivery, float]]) -> list[Delivery | None]:
         """Give deliveries back unsent, each due after so many seconds, and their slots of a rate with them.
 
-        False: another claim has it by now, nothing of it was changed.
+        Gives what became of them: one that kept a mailbox waiting for too long is dead. None: another claim has it by
+        now, nothing of it was changed.
         """
         by_lane = _by_lane(batch)
         known = await self._rules(list(by_lane))
         now_ms, seen = await read_lanes(self._redis, list(by_lane))
         steps = []
         for name, of_lane in by_lane.items():
-            changes = [Change(held, machine.release(held, now_ms, round(after_s * 1000))) for held, after_s in of_lane]
-            steps.append(deciding.given_back(seen[name], known[name], len(changes), changes))
+            changes = [attempted.released(held, known[name], now_ms, after_s) for held, after_s in of_lane]
+            steps.append(attempted.given_back(seen[name], known[name], changes, now_ms))
         stored = await self._store(steps, now_ms)
         for step, (is_stored, verdicts) in zip(steps, stored, strict=True):
             if step.lane is not None and not is_stored:
-                await self._give_back(step.seen.name, known[step.seen.name], verdicts.count(1))
-        return [one is not None for one in _in_order(batch, steps, stored)]
+                given = [change for change, verdict in zip(step.changes, verdicts, strict=True) if verdict == 1]
+                await self._give_back(step.seen.name, known[step.seen.name], given)
+        return _in_order(batch, steps, stored)
 
-    async def _give_back(self, name: str, known: Known, count: int) -> None:
+    async def _give_back(self, name: str, known: Known, given: Sequence[Change]) -> None:
         """Free the slots of what is stored as given back already, in a lane that others changed meanwhile."""
         for wait_s in tries():
             now_ms, seen = await read_lanes(self._redis, [name])
-            step = deciding.given_back(seen[name], known, count)
+            step = attempted.given_back(seen[name], known, given, now_ms, are_stored=True)
             if step.lane is None or (await self._store([step], now_ms))[0][0]:
                 return
             await asyncio.sleep(wait_s)
@@ -227,18 +231,20 @@ def _by_lane(batch: Sequence[tuple[Delivery, T]]) -> dict[str, list[tuple[Delive
 
 
 def _lane_step(seen: SeenLane, rules: Rules, over: _Ended, now_ms: int, changes: Sequence[Change] = ()) -> LaneStep:
-    lane, told = deciding.after(seen.name, seen.lane, rules, over, now_ms)
-    cap, free_ms = deciding.looked_at(lane, rules)
+    if not seen.is_readable:
+        return LaneStep(seen, changes)
+    lane, told = attempted.after(seen.name, seen.lane, rules, over, now_ms)
+    cap, free_ms = attempted.looked_at(lane, rules)
     return LaneStep(seen, changes, lane=lane if lane != seen.lane else None, cap=cap, free_ms=free_ms, told=told)
 
 
 def _evidence(batch: _Ended, steps: Sequence[LaneStep]) -> list[Argument]:
     """What attempts showed, as lua/settle.lua takes it."""
-    after = {change.new.id: change.new for step in steps for change in step.changes}
+    after = {_attempt(change.old or change.new): change.new for step in steps for change in step.changes}
     words: list[Argument] = []
     count = 0
     for held, outcome in batch:
-        log = after[held.id].log
+        log = after[_attempt(held)].log
         if log == held.log:
             continue
         number, shown = log[-1].number, getattr(outcome, "evidence", None)
@@ -252,22 +258,15 @@ def _in_order(
     batch: Sequence[tuple[Delivery, object]], steps: Sequence[LaneStep], stored: Any
 ) -> list[Delivery | None]:
     """What became of each delivery of a batch: as it is stored now, or None where another has it."""
-    found: dict[str, Delivery | None] = {}
+    found: dict[tuple[str, str], Delivery | None] = {}
     for step, (_, verdicts) in zip(steps, stored, strict=True):
         for change, verdict in zip(step.changes, verdicts, strict=True):
             is_new = verdict == 1
-            found[change.new.id] = change.new if is_new else decode(verdict) if isinstance(verdict, bytes) else None
-    return [found[held.id] for held, _ in batch]
+            after = change.new if is_new else decode(verdict) if isinstance(verdict, bytes) else None
+            found[_attempt(change.old or change.new)] = after
+    return [found[_attempt(held)] for held, _ in batch]
 
 
-def _readable(words: Sequence[bytes]) -> tuple[list[Delivery], list[str]]:
-    """Of ids and records in turn: the deliveries, and the ids of what a newer release has stored."""
-    there: list[Delivery] = []
-    unreadable: list[str] = []
-    for delivery, record in zip(words[::2], words[1::2], strict=True):
-        one = decode(record)
-        if one is None:
-            unreadable.append(delivery.decode())
-        else:
-            there.append(one)
-    return there, unreadable
+def _attempt(held: Delivery) -> tuple[str, str]:
+    """Which attempt: of one delivery two may end at once, and only the later is anybody's."""
+    return held.id, held.token

@@ -119,6 +119,12 @@ async def held(client: redis.asyncio.Redis, lane: str, limit: int) -> list[Deliv
     return [one for one in await read(client, [name.decode() for name in names]) if one is not None]
 
 
+async def held_since(client: redis.asyncio.Redis, lane: str) -> int | None:
+    """When the oldest held delivery of a lane was made (ms), also one that only a newer version can read."""
+    oldest: Any = await client.zrange(keys.held(lane), 0, 0, withscores=True)
+    return int(oldest[0][1]) if oldest else None
+
+
 async def held_count(client: redis.asyncio.Redis, lane: str) -> int:
     """How many deliveries of a lane are held."""
     count: Any = await client.zcard(keys.held(lane))

@@ -11,9 +11,9 @@ import redis.asyncio
 
 from channels.delivery.lane import Rules, put_right
 from channels.outbox import keys
-from channels.outbox.deciding import Known, looked_at
+from channels.outbox.attempted import Known, looked_at
 from channels.outbox.lanes import look_again
-from channels.outbox.stored import decode_lane
+from channels.outbox.stored import UNREADABLE, decode_lane
 from worker.store import clock
 
 REVIEW_S = 60.0
@@ -48,6 +48,9 @@ async def review(client: redis.asyncio.Redis, rules: Callable[[Sequence[str]], A
 
 
 def _waits_too_long(cap: int, free_ms: int, record: bytes | None, rules: Rules, now_ms: int) -> bool:
-    lane = put_right(decode_lane(record or b""), rules.limits, now_ms)
+    stored = decode_lane(record or b"")
+    if stored is UNREADABLE:
+        return False
+    lane = put_right(stored, rules.limits, now_ms)
     right_cap, right_ms = looked_at(lane, rules)
     return right_cap > cap or max(right_ms, now_ms) < free_ms

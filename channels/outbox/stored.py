@@ -1,18 +1,23 @@
 """How deliveries, lanes and evidence are stored, and how scripts take them.
 
 What belongs here: forms and lifetimes. What must not be known here: Redis, what is decided.
+
+A newer release may add fields to a lane behind those that are there, and raises `LANE_VERSION` for whatever else it
+changes in the record; as it may with a delivery (`channels.delivery.model`). What scripts go by is the same in all
+releases: the other fields of a lane's hash, and the line before a delivery. A record that is not wholly as this release
+knows it is left alone, in its place, and never overwritten.
 """
 
 import base64
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 
 from channels.delivery import model
-from channels.delivery.lane import Lane
+from channels.delivery.lane import Lane, Standing
 from channels.delivery.model import Delivery, Evidence
 from worker.store.script import Argument
 
@@ -27,6 +32,14 @@ UNBOUNDED = 1_000_000_000
 
 LANE_VERSION = 1
 
+UNREADABLE = Lane(standing="paused", why="a newer release wrote what is known of it, or it is damaged: left alone")
+"""A lane that this release cannot read. Whoever asks is told that nothing goes through: here nothing does."""
+
+_LANE_TYPES = tuple(one.type if one.type in {int, float, bool} else str for one in fields(Lane))
+_RATE = [one.name for one in fields(Lane)].index("rate_ms")
+_FEWEST = 17
+"""Fields of the first lanes that were stored."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeenLane:
@@ -37,6 +50,11 @@ class SeenLane:
     lane: Lane
     cap: str = ""
     free: str = ""
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether this release may decide anything of it."""
+        return self.lane is not UNREADABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +79,7 @@ class LaneStep:
 
     `cap` and `free_ms`: below how many in flight and when someone must look at it; None: at once. `most`: how many may
     be in flight. `lease_ms`: its longest lease, None: as it is. `later`: what is looked at again only then (ms).
+    `fault`: why nothing could be decided of it.
     """
 
     seen: SeenLane
@@ -72,6 +91,7 @@ class LaneStep:
     lease_ms: int | None = None
     told: Sequence[Told] = ()
     later: dict[str, int] = field(default_factory=dict)
+    fault: Exception | None = None
 
 
 def settle_words(steps: Sequence[LaneStep], now_ms: int, evidence: Sequence[Argument] = (0,)) -> list[Argument]:
@@ -148,15 +168,20 @@ def encode_lane(lane: Lane) -> bytes:
 
 
 def decode_lane(data: bytes) -> Lane:
-    """A stored lane; one that cannot be read, or is not there, is a lane of which nothing is known.
-
-    Of a newer version with more fields the known ones are read.
-    """
-    try:
-        values = orjson.loads(data)[1:]
-        return Lane(*values[: len(fields(Lane))])
-    except (orjson.JSONDecodeError, TypeError):
+    """A stored lane; one that is not there is a lane of which nothing is known. `UNREADABLE`: it is left alone."""
+    if not data:
         return Lane()
+    try:
+        version, *values = orjson.loads(data)
+        if version != LANE_VERSION or len(values) < _FEWEST:
+            return UNREADABLE
+        if type(values[_RATE]) is int:  # as a number is written that has no fraction
+            values[_RATE] = float(values[_RATE])
+        lane = Lane(*values)
+    except (TypeError, ValueError):
+        return UNREADABLE
+    is_known = tuple(map(type, values)) == _LANE_TYPES[: len(values)] and lane.standing in get_args(Standing)
+    return lane if is_known else UNREADABLE
 
 
 def encode_evidence(evidence: Evidence) -> bytes:

@@ -3,7 +3,7 @@
 What belongs here: small steps, each safe to repeat, of any process. What must not be known here: how often.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,9 +27,9 @@ PAUSE_S = 2.0
 _ADOPT, _MEND = (Script("channels.outbox", name) for name in ("adopt", "mend"))
 
 
-async def keep_up(client: redis.asyncio.Redis, partitions: int) -> float:
-    """One step of all three. Gives the seconds to wait before the next."""
-    if cancelled := await leaving.go_on(client):
+async def keep_up(client: redis.asyncio.Redis, partitions: int, given: Collection[str] = ()) -> float:
+    """One step of all three. Gives the seconds to wait before the next. `given`: the endpoints of the settings."""
+    if cancelled := await leaving.go_on(client, given):
         info("deliveries_of_deleted_cancelled", count=cancelled)
     errors: list[Exception] = []
     adopted = 0

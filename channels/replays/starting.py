@@ -55,10 +55,10 @@ async def release(client: redis.asyncio.Redis, endpoint: str, now_ms: int, *, by
     that at once.
     """
     now_ms += 1  # it takes also what was made in this very millisecond
-    oldest = await reading.held(client, lane_of(endpoint), 1)
-    if not oldest:
+    oldest_ms = await reading.held_since(client, lane_of(endpoint))
+    if oldest_ms is None:
         return None
-    since_ms = min(oldest[0].created_ms, now_ms - 1)
+    since_ms = min(oldest_ms, now_ms - 1)
     filters = Filters(("held",), since_ms, 0, endpoint)
     bounds = replace(bounds, days=(now_ms - since_ms) / DAY_MS + 1)
     return await start(client, filters, RELEASE_RATE, now_ms, by=by, bounds=bounds)

@@ -12,8 +12,8 @@ import redis.asyncio
 
 from channels.delivery.backoff import Backoff
 from channels.delivery.lane import Limits, Rules
-from channels.delivery.model import Delivery, Failed, lane_of
-from channels.outbox.deciding import Known
+from channels.delivery.model import Delivery, Failed, Outcome, lane_of
+from channels.outbox.attempted import Known
 from channels.outbox.log import RelayLog
 from channels.outbox.outbox import Outbox
 from worker import ids
@@ -75,6 +75,18 @@ async def insert(client: redis.asyncio.Redis, deliveries: Sequence[Delivery], pa
 
 async def inserted(client: redis.asyncio.Redis, *events: str, destination: str = "crm") -> list[Delivery]:
     return await insert(client, [made(event, destination) for event in events])
+
+
+async def tried(
+    client: redis.asyncio.Redis, *outcomes: Outcome, destination: str = "crm", waits: int = 2
+) -> list[Delivery]:
+    """Let attempts to one destination end so, one after the other; gives the `waits` deliveries that wait behind."""
+    there = await inserted(client, *(f"tried_{n}" for n in range(len(outcomes) + waits)), destination=destination)
+    outgoing = box(client)
+    claimed = await outgoing.claim(f"try-{lane_of(destination)}", len(outcomes))
+    for held, outcome in zip(claimed, outcomes, strict=True):
+        await outgoing.settle([(held, outcome)])
+    return [one for one in there if one.id not in {held.id for held in claimed}]
 
 
 async def known(client: Any, *deliveries: Delivery) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from channels.delivery import model
-from channels.outbox.stored import decode_lane, encode_lane
+from channels.outbox.stored import UNREADABLE, decode_lane, encode_lane
 
 _OF = "lw:{dlv}:"
 
@@ -52,6 +52,8 @@ async def _let_lane(client: Any, key: bytes, by_ms: int) -> None:
     if record is None:
         return
     lane = decode_lane(record)
+    if lane is UNREADABLE:
+        return
     moved = {
         name: getattr(lane, name) and max(1, getattr(lane, name) - by_ms)
         for name in (
@@ -63,6 +65,7 @@ async def _let_lane(client: Any, key: bytes, by_ms: int) -> None:
             "open_until_ms",
             "told_ms",
             "told_dead_ms",
+            "shut_since_ms",
         )
     }
     await client.hset(key, "record", encode_lane(replace(lane, **moved)))

@@ -83,6 +83,42 @@ async def test_what_a_lane_is_told_without_an_answer_counts_once(
 
 
 @pytest.mark.requirement("outbox:contended")
+async def test_what_a_lane_is_told_without_an_answer_counts_once_also_where_others_change_it_before_it_is_told_again(
+    any_redis: Any, contended: Callable[[int], None]
+) -> None:
+    await inserted(any_redis, "evt_1", "evt_2")
+    batch = await box(any_redis).claim("claim", 10)
+    contended(1)
+    execute, steps = any_redis.execute_command, 0
+
+    async def lose_the_second_answer(*command: Any, **options: Any) -> Any:
+        nonlocal steps
+        reply = await execute(*command, **options)
+        steps += command[0] in {"EVALSHA", "EVAL"}
+        if steps == 2:
+            any_redis.execute_command = execute
+            for _ in range(40):
+                await lanes.look_again(any_redis, "crm")
+            raise redis.ConnectionError("reply lost")
+        return reply
+
+    any_redis.execute_command = lose_the_second_answer
+    await box(any_redis).settle([(held, BUSY) for held in batch])
+    assert steps == 2
+    [lane] = (await lanes.standings(any_redis, ["crm"])).values()
+    assert (lane.failed, lane.window_all) == (2, 2)
+
+
+@pytest.mark.requirement("outbox:contended")
+async def test_of_however_many_steps_a_lane_remembers_the_last_fifty(any_redis: Any) -> None:
+    for _ in range(60):
+        await lanes.look_again(any_redis, "crm")
+    nonces = await any_redis.hget("lw:{dlv}:lane:crm", "nonces")
+    assert len(set(nonces.split())) == 50
+    assert len(nonces) == 450
+
+
+@pytest.mark.requirement("outbox:contended")
 async def test_a_lane_that_is_never_left_alone_is_given_up_and_that_is_said(
     fake_redis: Any, contended: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

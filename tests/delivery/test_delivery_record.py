@@ -124,6 +124,18 @@ def test_a_record_that_cannot_be_read_is_left_alone(stored: bytes) -> None:
     assert model.decode(stored) is None
 
 
+@pytest.mark.requirement("delivery:record:newer-version")
+@pytest.mark.parametrize("name", [one.name for one in fields(Delivery)])
+@pytest.mark.parametrize("value", [None, 1.5, True, [], ["x"], [["x"]], "of tomorrow", 7])
+def test_a_record_with_a_value_that_this_release_does_not_know_is_left_alone(name: str, value: object) -> None:
+    delivery = Delivery("dlv_1", "evt_1", "turn_1", "turn.failed", "crm", 1, 0, log=(Attempt(1, 1, "x", "y", "no"),))
+    stored = orjson.loads(model.encode(delivery))
+    place = 1 + [one.name for one in fields(Delivery)].index(name)
+    is_known = (type(value) is type(stored[place]) and name not in {"state", "log"}) or (name == "log" and value == [])
+    stored[place] = value
+    assert (model.decode(orjson.dumps(stored)) is not None) == is_known
+
+
 def test_of_a_new_delivery_nothing_has_happened() -> None:
     read = model.decode(with_version(model.RECORD_VERSION))
     assert read is not None

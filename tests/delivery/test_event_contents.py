@@ -221,6 +221,20 @@ async def test_thin_bodies_hold_neither_text_nor_arguments_and_neither_is_read(a
             assert (data["fetch_url"], data["truncated"]) == (f"https://lastword.example/v1/{where}", False)
 
 
+@pytest.mark.requirement("events:payload:thin")
+async def test_one_event_is_told_each_endpoint_in_the_form_that_it_asked_for(any_redis: Redis) -> None:
+    accumulator = await driven(any_redis)
+    await accumulator.open_call(1, 1, 0, True)
+    await commit(accumulator, 1, 1, "Hello.")
+    await seal(accumulator)
+    one = next(each for each in await relayed(any_redis) if each.event_type == "turn.completed")
+    contents = contents_of(any_redis)
+    for forms in ([True, False], [False, True], [True], [False]):  # together, and of what is at hand
+        for full, body in zip(forms, await contents.bodies([(one, full) for full in forms]), strict=True):
+            assert isinstance(body, bytes)
+            assert ("text" in json.loads(body)["data"]) is full
+
+
 @pytest.mark.requirement("events:payload:cap")
 async def test_of_a_text_above_the_cap_no_more_than_the_cap_is_read(any_redis: Redis) -> None:
     turn = await whole_turn(any_redis, "ü" * 40_000)

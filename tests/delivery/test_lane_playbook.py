@@ -128,10 +128,34 @@ def test_late_failures_do_not_prolong_an_open_breaker_and_late_successes_do_not_
     scene = opened()
     before = scene.lane
     scene.at(29.999).end(*(DOWN,) * 20, TAKEN, *(DOWN,) * 20)
-    assert replace(scene.lane, version=before.version, failed=5, failing_since_ms=T0_MS) == before
+    as_before = replace(scene.lane, version=before.version, shut_since_ms=before.shut_since_ms)
+    assert replace(as_before, failed=5, failing_since_ms=T0_MS) == before
     scene.at(30).end(TAKEN)
     scene.end(*(DOWN,) * 4)
     assert scene.open_for_s == 0
+
+
+@pytest.mark.requirement("lanes:breaker:shut")
+def test_a_receiver_counts_as_shut_from_the_opening_of_its_breaker_until_it_takes_something() -> None:
+    scene = opened()
+    assert scene.lane.shut_since_ms == T0_MS
+    for second in (30, 100, 10_000, 10_800):  # the breaker was open until second 220, and asked again only long after
+        scene.at(second).end(DOWN)
+    assert scene.lane.shut_since_ms == T0_MS + 10_000_000
+    scene.at(11_000).end(TAKEN)
+    assert scene.lane.shut_since_ms == 0
+    scene.at(12_000).end(DOWN)
+    assert scene.lane.shut_since_ms == T0_MS + 12_000_000
+
+
+@pytest.mark.requirement("lanes:breaker:shut")
+@pytest.mark.parametrize("days", [-6, 6])
+def test_a_clock_that_was_wrong_for_a_moment_makes_no_receiver_shut_for_longer(days: int) -> None:
+    scene = opened()
+    scene.at(30).end(DOWN)
+    scene.at(days * 86_400 + 200).end(DOWN)
+    scene.at(1_000).end(DOWN)
+    assert scene.now_ms - scene.lane.shut_since_ms <= 1_000_000
 
 
 @pytest.mark.requirement("lanes:breaker:late")
@@ -172,7 +196,7 @@ def test_a_plain_url_that_is_down_for_weeks_is_still_asked_every_ten_minutes() -
 @pytest.mark.requirement("lanes:throttled")
 @pytest.mark.parametrize(
     ("asked", "waits_s"),
-    [(90.0, 90), (0.5, 0.5), (7_200.0, 3_600), (float("inf"), 3_600), (None, 30), (0.0, 30), (-1.0, 30)],
+    [(90.0, 90), (1.5, 1.5), (0.001, 1), (7_200.0, 3_600), (float("inf"), 3_600), (None, 30), (0.0, 30), (-1.0, 30)],
 )
 def test_a_receiver_that_asks_to_wait_stops_its_whole_endpoint_and_has_not_failed(
     asked: float | None, waits_s: float

@@ -67,7 +67,7 @@ class Play:
         return self
 
     def released(self, after_ms: int = 0) -> "Play":
-        self.delivery = machine.release(self.delivery, self.now_ms, after_ms)
+        self.delivery = machine.release(self.delivery, self.now_ms, after_ms, self._backoff)
         return self
 
     def expect(self, state: State, *, attempts: int, due_in_ms: int | None = None, code: str = "") -> "Play":
@@ -231,6 +231,61 @@ def test_the_head_of_a_mailbox_is_dead_when_those_behind_it_would_wait_too_long(
     assert Play(late, mailbox="room/1").tried(REFUSED, REFUSED).delivery.code == "head_wait"
 
 
+@pytest.mark.requirement("delivery:machine:head-wait")
+def test_a_head_that_is_given_back_again_and_again_is_dead_when_those_behind_it_would_wait_too_long() -> None:
+    patient = Backoff(head_wait_s=60)
+    play = Play(patient, mailbox="room/1").claimed().released(30_000).claimed().released(30_000)
+    play.expect("queued", attempts=0, due_in_ms=30_000)
+    play.claimed().released(1).expect("dead", attempts=0, code="head_wait")
+    assert (play.delivery.token, play.delivery.ended_ms) == ("", play.now_ms)
+    assert play.delivery.message.startswith("those behind it in order would wait for more than 60 s; ")
+    for in_none in (Play(patient), Play(Backoff(), mailbox="room/1")):
+        in_none.claimed().released(90_000).claimed().released(90_000).expect("queued", attempts=0, due_in_ms=90_000)
+        assert in_none.delivery.first_ms == 0
+
+
+@pytest.mark.requirement("delivery:machine:head-wait")
+def test_the_time_in_which_nobody_came_for_a_head_is_not_its_own() -> None:
+    play = Play(Backoff(head_wait_s=60), mailbox="room/1").claimed().released(30_000)
+    play.now_ms += 30_000 + DAY_MS  # nothing ran
+    play.claimed()
+    play.now_ms += LEASE_MS + DAY_MS  # the store was away
+    play.released()
+    assert play.now_ms - play.delivery.first_ms == 30_000 + LEASE_MS
+    play.expect("dead", attempts=0, code="head_wait")
+
+
+@pytest.mark.requirement("delivery:machine:gives-up-unattempted")
+@pytest.mark.parametrize("tried", [(), (REFUSED,)])
+def test_what_waits_for_too_long_for_a_receiver_that_takes_nothing_is_given_up(tried: tuple[Outcome, ...]) -> None:
+    backoff = Backoff(give_up_s=600)
+    one = Play(backoff).tried(*tried).delivery
+    now_ms = 10 * DAY_MS
+    assert machine.give_up(one, 1, 601_000, now_ms, backoff) is None  # made at 1,000
+    assert machine.give_up(one, 5_000, 605_000, now_ms, backoff) is None
+    assert machine.give_up(replace(one, replayed_ms=9_000), 5_000, 609_000, now_ms, backoff) is None
+    dead = machine.give_up(one, 5_000, 605_001, now_ms, backoff)
+    assert dead is not None
+    assert (dead.state, dead.code, dead.ended_ms, dead.due_ms) == ("dead", "gave_up", now_ms, 0)
+    assert (dead.attempts, dead.version) == (len(tried), one.version + 1)
+    assert ("its last attempt failed with connection_refused" in dead.message) == bool(tried)
+
+
+@pytest.mark.requirement("delivery:clock:due")
+def test_what_is_rightly_due_later_is_told_from_what_a_clock_ahead_has_written() -> None:
+    now_ms = 100 * DAY_MS
+    queued = made()
+    assert not machine.is_early(replace(queued, due_ms=now_ms), now_ms)
+    assert machine.is_early(replace(queued, due_ms=now_ms + 60_000), now_ms)
+    assert not machine.is_early(replace(queued, due_ms=now_ms + 60_001), now_ms)
+    waits = Play().tried(REFUSED).delivery
+    rightly = replace(waits, due_ms=now_ms + 8 * DAY_MS)
+    assert machine.is_early(rightly, now_ms)
+    assert not machine.is_early(replace(rightly, due_ms=now_ms + 9 * DAY_MS), now_ms)
+    of_ahead = replace(waits.log[-1], at_ms=now_ms + 60_001)
+    assert not machine.is_early(replace(rightly, log=(of_ahead,)), now_ms)
+
+
 @pytest.mark.requirement("delivery:machine:unsendable")
 def test_what_has_nothing_to_tell_is_dead_and_what_has_nobody_to_tell_it_to_is_cancelled() -> None:
     for outcome, state in ((Hopeless("turn_gone", "not stored"), "dead"), (Withdrawn("no_endpoint", "x"), "cancelled")):
@@ -354,6 +409,7 @@ def test_a_step_that_the_state_does_not_allow_raises_and_names_both(state: State
         "settled": ({"in_flight"}, lambda: machine.settle(delivery, REFUSED, 1_000, 0.5, BACKOFF)),
         "put right": ({"queued", "waiting", "in_flight"}, lambda: machine.put_right(delivery, 1_000, LEASE_MS)),
         "released": ({"in_flight"}, lambda: machine.release(delivery, 1_000)),
+        "given up": ({"queued", "waiting"}, lambda: machine.give_up(delivery, 1, 2, 1_000, BACKOFF) or delivery),
         "held": ({"queued", "waiting"}, lambda: machine.hold(delivery, "paused", "")),
         "cancelled": ({"queued", "waiting", "held"}, lambda: machine.cancel(delivery, 1_000, "cancelled", "")),
         "replayed": ({"dead", "held"}, lambda: machine.replay(delivery, 1_000)),

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from channels import exposition, survey
 from channels import metrics as delivery_metrics
+from channels.delivery.faring import Faring
 from channels.faults import faults
 from channels.outbox.log import RelayLog
 from channels.relay import Relay
@@ -413,3 +414,15 @@ def test_held_deliveries_are_told_of_a_hundred_endpoints_at_most() -> None:
     assert rows["other",] == sum(range(1, 32))
     assert told["lastword_endpoints_stopped"] == {("paused",): 1, ("disabled",): 1}
     assert told["lastword_replays_running"] == {(): 2}
+
+
+@pytest.mark.requirement("operating:failing")
+def test_endpoints_that_fail_are_counted_and_those_that_fail_for_long_need_a_person() -> None:
+    fails = {"crm": Faring(5, 1, 2, None), "url-1": Faring(9, 500_000, 2, None)}
+    for now_ms, named in ((600_001, ""), (600_002, "crm took nothing"), (1_100_001, "crm, url-1 took nothing")):
+        seen = replace(FINE, deliveries=replace(DELIVERIES, failing=fails), now_ms=now_ms)
+        found = [(fault.code, fault.message) for fault in faults(seen)]
+        assert [code for code, _ in found] == ["endpoints_fail"] * bool(named)
+        assert all(message.startswith(named) for _, message in found)
+        told = {one.name: one.samples[0].value for one in exposition.state(seen) if len(one.samples) == 1}
+        assert told["lastword_endpoints_failing"] == 2

@@ -1,12 +1,13 @@
 """What a claim makes of what changed since it looked, of its own claims, and of places that are free again."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from channels.delivery import machine
 from channels.delivery.lane import Lane
-from channels.delivery.model import Delivered, Delivery
+from channels.delivery.model import Delivered, Delivery, Evidence, Outcome
 from channels.outbox import deciding, lanes, reading, replaying
 from channels.outbox.deciding import Look, Terms
 from channels.outbox.stored import SeenLane
@@ -51,6 +52,34 @@ async def test_a_claim_that_is_repeated_gives_only_what_it_still_holds(any_redis
     [again] = await outbox.claim("another", 10)
     assert again.id == second.id
     assert await outbox.claim("claim", 10) == [third]
+
+
+@pytest.mark.requirement("outbox:settled-twice")
+@pytest.mark.parametrize("late_first", [True, False])
+async def test_two_claims_of_one_delivery_that_are_settled_together_get_each_their_own(
+    any_redis: Any, late_first: bool
+) -> None:
+    """The attempt of a sender whose lease had ended ends together with the one that was made instead."""
+    await inserted(any_redis, "evt_1")
+    outbox = box(any_redis)
+    [late] = await outbox.claim("late", 10)
+    await let_pass(any_redis, 41)
+    assert await outbox.claim("counts-it-as-unknown", 10) == []
+    await let_pass(any_redis, 6)
+    [now] = await outbox.claim("now", 10)
+    batch: list[tuple[Delivery, Outcome]] = [(late, BUSY), (now, Delivered(200, Evidence(200, 5)))]
+    for _ in range(2):
+        after = await outbox.settle(batch if late_first else batch[::-1])
+        lost, stored = after if late_first else after[::-1]
+        assert lost is None
+        assert stored is not None
+        assert (stored.state, stored.log[-1].code) == ("delivered", "http_200")
+        assert await reading.show(any_redis, now.id) == stored
+    [back] = await insert(any_redis, [made("evt_2")])
+    [held] = await outbox.claim("held", 10)
+    old = replace(held, token="old", version=held.version - 2)
+    given = await outbox.release([(old, 0.0), (held, 0.0)])
+    assert [one and (one.id, one.state) for one in given] == [None, (back.id, "queued")]
 
 
 @pytest.mark.requirement("outbox:cap")

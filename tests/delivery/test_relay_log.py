@@ -27,7 +27,7 @@ from worker.store import keys, log, records
 from worker.store.accumulator import ExecutionOutputAccumulator
 from worker.store.inbox import NewTurn, submit
 from worker.store.lease import claim
-from worker.store.log import read_aside, read_log, waits_aside
+from worker.store.log import event_words, read_aside, read_log, waits_aside
 from worker.store.reads import read_all
 from worker.turn.usage import NO_USAGE
 
@@ -339,6 +339,32 @@ async def test_while_one_relay_holds_the_log_another_waits(any_redis: redis.asyn
     await sealed(any_redis, "crm")
     assert await second.step() > 0
     assert len(await made(any_redis)) == 1
+
+
+@pytest.mark.requirement("events:relay:moment")
+async def test_what_comes_while_the_relay_waits_for_it_has_the_time_at_which_it_came(any_redis: Any) -> None:
+    house = House(any_redis)
+    told_ms = 0
+
+    async def read(after: str, count: int, block_ms: int) -> Any:
+        """Nothing is there for 50 ms; then an event comes."""
+        nonlocal told_ms
+        assert await read_log(any_redis, 0, after, count, min(block_ms, 50)) == []
+        words = event_words("evt_1", "endpoint.test", b'{"endpoint": "crm"}', to="crm")
+        place = await any_redis.execute_command("XADD", keys.log(0), "*", *words)
+        told_ms = int(place.partition(b"-")[0])
+        return await read_log(any_redis, 0, after, count, 0)
+
+    relay = Relay(
+        Noted(any_redis, 0),
+        read=read,
+        read_aside=partial(read_aside, any_redis, 0),
+        addressing=Addressing(0, house.turns, house.audience),
+        wake=house.wake,
+    )
+    await relay.step()
+    [one] = await made(any_redis)
+    assert one.created_ms == one.due_ms == told_ms > 0
 
 
 async def ahead(client: Any, *, days: float = 1) -> None:

@@ -31,7 +31,7 @@ class PoisonedOutbox(Outbox):
             raise UnicodeEncodeError("utf-8", "x", 0, 1, "surrogates not allowed")
         return await super().settle(batch)
 
-    async def release(self, batch: Sequence[tuple[Delivery, float]]) -> list[bool]:
+    async def release(self, batch: Sequence[tuple[Delivery, float]]) -> list[Delivery | None]:
         if Unsent in self._poisons and any(held.destination == "evil" for held, _ in batch):
             raise ValueError("no number")
         return await super().release(batch)

@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import NoScriptError, ResponseError
 
 from channels.endpoints.record import LEAVING
-from channels.outbox import leaving, reading, replaying, upkeep
+from channels.outbox import leaving, owing, reading, replaying, upkeep
 from channels.outbox.log import RelayLog
 from tests.delivery.outboxes import made, store_as_before_lanes
 from tests.store.lossy import dump
@@ -211,6 +211,7 @@ async def of_the_outbox(client: Redis) -> None:
     assert await upkeep.mend(client) == 1
     assert (await replaying.cancel(client, made("evt_old", "audit").id, "enough")).state == "cancelled"
     assert (await reading.listed(client, 1)).deliveries
+    await owing.owe(client, "audit", owes=True)
     await client.zadd(LEAVING, {"audit": 1})
     assert await leaving.finish(client, "audit", 1) is None
 

@@ -56,12 +56,12 @@ local function place(set, id, score)
 end
 
 local function stored(id)
-  local value = redis.call('GET', record_of(id))
-  if not value then
+  local value = redis.pcall('GET', record_of(id))
+  if type(value) ~= 'string' then -- what is no string is no record
     return nil
   end
   local mark, settled, due, ordinal = value:match('^(%S+) (%S+) (%S+) (%S+)\n')
-  return { mark = mark, settled = settled, due = due, ordinal = ordinal, value = value }
+  return { mark = mark or '', settled = settled or '', due = due or '0', ordinal = ordinal, value = value }
 end
 
 local function count(state, lane, by)
@@ -74,8 +74,14 @@ local function count(state, lane, by)
   end
 end
 
--- Let the first of a mailbox be the one that is due. One in flight is first: its place has a minus.
-local function lead(lane, box)
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Let the first of a mailbox be the one that is due. One in flight is first: its place has a minus. `id`: what was put.
+-- What comes forth from behind another is looked at now: a clock that was put back since may have written its time.
+local function lead(lane, box, id)
   local due = OF .. 'due:' .. lane
   local first = redis.call('ZRANGE', box, 0, 1, 'WITHSCORES')
   while first[1] do
@@ -83,8 +89,9 @@ local function lead(lane, box)
     if first[3] then
       redis.call('ZREM', due, first[3])
     end
-    if one and tonumber(first[2]) > 0 then
-      redis.call('ZADD', due, one.due, first[1])
+    -- A newer release may let one wait for something else than a time.
+    if one and one.due:find('^%-?%d+$') and tonumber(first[2]) > 0 and not redis.call('ZSCORE', due, first[1]) then
+      redis.call('ZADD', due, first[1] == id and one.due or math.min(one.due, now_ms()), first[1])
     end
     if one then
       return
@@ -107,7 +114,7 @@ local function settle_in_lane(one, ordinal)
   if one.mailbox ~= '' then
     local box = OF .. 'box:' .. lane .. ':' .. one.mailbox
     place(box, one.id, flies and -ordinal or waits and ordinal)
-    lead(lane, box)
+    lead(lane, box, one.id)
   end
   touched[lane] = true
 end
@@ -147,17 +154,16 @@ local function keep_entry(one, words, left_out)
   end
 end
 
-local function now_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
 -- So long after its last step a lane is forgotten that lets everything through, and of which nothing is left.
 local LANE_MS, CLOSED = 30 * 86400000, '1000000000'
 
+-- Further ahead than this nothing is planned (FURTHEST_MS of channels/delivery/backoff.py).
+local FURTHEST = 729360000
+
 -- When someone must look at a lane: at the first end of a lease; and while fewer than its cap are in flight, when the
 -- first is due, the lane is free, and those that were served before it had their turn. Where a clock was put back it is
--- now: at a lease that ends more than two leases ahead, and a lane cannot have been served later than now.
+-- now: at a lease that ends more than two leases ahead, at one that is due further ahead than anything is planned, and
+-- a lane cannot have been served later than now.
 local function look_again(lane, now)
   local key, flight, due = OF .. 'lane:' .. lane, OF .. 'flight:' .. lane, OF .. 'due:' .. lane
   local kept = redis.call('HMGET', key, 'cap', 'free', 'served', 'lease')
@@ -167,6 +173,9 @@ local function look_again(lane, now)
   end
   local first = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2])
   if first and (not kept[1] or redis.call('ZCARD', flight) < tonumber(kept[1])) then
+    if tonumber(redis.call('ZRANGE', due, -1, -1, 'WITHSCORES')[2]) > now + FURTHEST then
+      first = math.min(first, now)
+    end
     first = math.max(first, tonumber(kept[2] or 0), math.min(tonumber(kept[3] or 0), now))
     when = when and math.min(when, first) or first
   end

@@ -8,10 +8,15 @@
 -- ARGV  1 a nonce of this step, 2 now (ms), 3 how many lanes, and each as in lane, 4 how many attempts showed
 --       something, and of each the id, the number of the attempt, what it showed (JSON, or empty), and the number whose
 --       place it takes, or empty
--- A lane changes only if it is as it was read, and only together with all of its deliveries.
+-- A lane changes only if it is as it was read, and only together with all of its deliveries. One that comes without any
+-- is told of attempts that are stored already, or by people: it keeps the nonces of the last such steps, so that a step
+-- whose answer was lost is known again also when others have changed the lane since.
 -- Gives of each lane {1 if it is stored as given, else 0; of each delivery 1 if this step has stored it, its record if
 -- another step did that decided of the same attempt, 0 if somebody else has changed it}. Repeated it changes nothing
 -- and gives the same. Drops expired deliveries from the sets: more of them than one settle adds.
+
+-- Many processes may tell one lane between a step and its repeat; each nonce is 8 characters and a space.
+local NONCES = 50 * 9
 
 local step, now = take(), take()
 local is_new, settled = {}, 0
@@ -32,12 +37,24 @@ local function settle(lane)
       end
     end
   end
-  local mark = kept_of(lane.name).mark
-  if lane.mark ~= '' and mark ~= lane.mark and all_new and mark == lane.was then
+  if lane.mark == '' then
+    return { 0, verdicts }
+  end
+  local key, mark, nonces = OF .. 'lane:' .. lane.name, kept_of(lane.name).mark, ''
+  if #lane.deliveries == 0 then
+    nonces = redis.call('HGET', key, 'nonces') or ''
+    if nonces:find(step, 1, true) then
+      return { 1, verdicts }
+    end
+  end
+  if mark ~= lane.mark and all_new and mark == lane.was then
     keep(lane)
     mark = lane.mark
+    if #lane.deliveries == 0 then
+      redis.call('HSET', key, 'nonces', (step .. ' ' .. nonces):sub(1, NONCES))
+    end
   end
-  return { lane.mark ~= '' and mark == lane.mark and 1 or 0, verdicts }
+  return { mark == lane.mark and 1 or 0, verdicts }
 end
 
 local function take_shown()
