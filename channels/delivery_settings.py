@@ -42,7 +42,12 @@ class DeliverySettings(Section):
     timeout_s: float = amount(15, 0.1, LONGEST_ATTEMPT_S, "seconds", TIMEOUT)
     retry_waits_s: Waits = Field(default=SCHEDULE_S, description=WAITS, json_schema_extra={"unit": "seconds"})
     give_up_s: float = amount(
-        GIVE_UP_S, 1, 2592000, "seconds", "After the first attempt no other begins later than this."
+        GIVE_UP_S,
+        1,
+        2592000,
+        "seconds",
+        "After the first attempt no other begins later than this. What has waited for so long for a receiver that "
+        "takes nothing ends, too, attempted or not.",
     )
     concurrency: int = amount(100, 1, 500, "deliveries", "Deliveries that one process attempts at a time.")
     endpoint_concurrency: int = amount(

@@ -6,11 +6,13 @@ known here: who asks and how he is answered, how endpoints are stored.
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import redis.asyncio
+from redis.exceptions import OutOfMemoryError
 
 from channels.delivery.lane import Lane
 from channels.delivery.model import lane_of
@@ -34,12 +36,12 @@ from channels.endpoints.signing_keys import Scheme
 from channels.endpoints.vault import Vault, check_stored
 from channels.events.content import ENDPOINT_TEST
 from channels.events.notices import trial_of
-from channels.outbox import lanes, leaving, reading
+from channels.outbox import lanes, leaving, owing, reading
 from channels.replays.starting import release
 from channels.settings import Settings
 from channels.vault_section import open_vault
 from channels.webhook.address import check_url, shown
-from worker.errors import ConfigurationError, LastwordError
+from worker.errors import ConfigurationError, LastwordError, NewerRecord, StoreFull
 from worker.store import clock, keys
 from worker.store.log import event_words
 
@@ -148,7 +150,8 @@ class EndpointDesk:
             return Change(config_of(definition), None if headers is None else definition.plain_headers)
 
         await self._registry.change(name, merged, expected)
-        await lanes.look_again(self._client, name)
+        with suppress(NewerRecord):  # who can read the lane looks at it by itself
+            await lanes.look_again(self._client, name)
         return await self.show(name)
 
     async def rotate(
@@ -207,25 +210,35 @@ class EndpointDesk:
     async def resume(self, name: str, by: str, *, replay: bool = False) -> Resumed:
         """Send again what comes, to an endpoint that was paused or disabled. Raises `UnknownEndpoint`.
 
-        What a paused one held is replayed. What a disabled one held may be days old: only if `replay` says so.
+        What a paused one held is replayed. What a disabled one held may be days old: only if `replay` says so. Safe to
+        repeat, also where it was broken off anywhere.
         """
         await self._check_known(name)
-        before = (await lanes.standings(self._client, [name]))[name]
+        standing = (await lanes.standing(self._client, name)).standing
+        owes = replay or standing == "paused" or (standing == "active" and await owing.is_owed(self._client, name))
+        await owing.owe(self._client, name, owes=owes)
         lane = await lanes.resume(self._client, name)
         held, job = await reading.held_count(self._client, name), None
-        if before.standing == "paused" or replay:
+        if owes:
             bounds = self._settings.delivery.replay_bounds
             job = await release(self._client, name, await clock.now_ms(self._client), by=by, bounds=bounds)
+            await owing.owe(self._client, name, owes=False)
         return Resumed(lane, held, "" if job is None else job.id)
 
     async def test(self, name: str) -> str:
-        """Send an endpoint a test event, whatever it subscribes to; gives its id. Raises `UnknownEndpoint`."""
+        """Send an endpoint a test event, whatever it subscribes to; gives its id.
+
+        Raises `UnknownEndpoint` and `StoreFull`.
+        """
         await self._check_known(name)
         event_id = f"evt_{secrets.token_hex(12)}"
         data = trial_of(name, await clock.now_ms(self._client))
         words = event_words(event_id, ENDPOINT_TEST, data, to=name)
         execute: Any = self._client.execute_command
-        await execute("XADD", keys.log(_PARTITION), "*", *words)
+        try:
+            await execute("XADD", keys.log(_PARTITION), "*", *words)
+        except OutOfMemoryError as error:
+            raise StoreFull("Redis is at its maxmemory: try again later, or raise maxmemory") from error
         return event_id
 
     def _check(self, definition: Definition) -> None:
@@ -256,7 +269,7 @@ class EndpointDesk:
     async def _seen(self, found: Mapping[str, Stored | None]) -> list[Seen]:
         now_ms, seen = await lanes.read_lanes(self._client, list(found))
         return [
-            of_settings(name, self._settings, seen[name].lane)
+            of_settings(name, self._settings, seen[name].lane, now_ms)
             if stored is None
             else of_store(stored, self._settings, seen[name].lane, now_ms)
             for name, stored in found.items()

@@ -63,7 +63,9 @@ def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
 
 
 def _listed(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value  # as a strict reading takes it
 
 
 WebhookUrl = Annotated[str, AfterValidator(lambda url: _checked(check_url)("url", url))]
@@ -83,6 +85,8 @@ Sources = Annotated[
     BeforeValidator(_listed, json_schema_input_type=str | list[str]),
     Field(max_length=subscription.MAX_SOURCES),
 ]
+Labels = Annotated[dict[str, str], AfterValidator(_checked_labels)]
+RequestHeaders = Annotated[Headers, AfterValidator(_checked_headers)]
 Payload = Literal["full", "thin"]
 
 
@@ -92,19 +96,18 @@ class EndpointFields(Section):
     events: tuple[Pattern, ...] = Field(
         default=(),
         max_length=subscription.MAX_EVENTS,
-        description="Types of the events that it gets without being named, as in turn.completed, turn.* or *.",
+        description="Types of the events that it gets without being named, as in turn.completed, turn.* or *; "
+        "events of deliveries and endpoints are not in *, name delivery.* for those.",
     )
     source: Sources = Field(
         default=(), description="Only events of turns from one of these sources; with a star at the end: that begin so."
     )
-    labels: Annotated[dict[str, str], AfterValidator(_checked_labels)] = Field(
+    labels: Labels = Field(
         default={},
         max_length=subscription.MAX_LABELS,
         description="Only events of turns with all of these labels; a value may end with a star, as a source.",
     )
-    headers: Annotated[Headers, AfterValidator(_checked_headers)] = Field(
-        default={}, description="Further request headers."
-    )
+    headers: RequestHeaders = Field(default={}, description="Further request headers.")
     timeout_s: float | None = amount(None, 0.1, LONGEST_ATTEMPT_S, "seconds", f"{TIMEOUT} Not set: delivery.timeout_s.")
     retry_waits_s: Waits | None = Field(
         default=None, description=f"{WAITS} Not set: delivery.retry_waits_s.", json_schema_extra={"unit": "seconds"}
@@ -124,7 +127,7 @@ class EndpointFields(Section):
         1,
         2592000,
         "seconds",
-        "Where there is an order: how long after its first attempt one keeps the next ones waiting, before it is dead. "
+        "Where there is an order: how long one keeps the next ones waiting, attempted or not, before it is dead. "
         "Not set: until it is given up.",
     )
     payload: Payload | None = Field(

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from channels.delivery.faring import Faring, faring
 from channels.delivery.lane import Lane
 from channels.endpoint_settings import Definition
 from channels.endpoints.model import Origin
@@ -20,10 +21,11 @@ from worker.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An endpoint as people see it. `stored`: None where it is of the settings. `lane`: how it fares.
+    """An endpoint as people see it. `stored`: None where it is of the settings. `lane`: whether it is sent to.
 
-    `key_ends`: of the keys that sign, newest first. `fault`: why it cannot be sent to as this process is set up, and
-    the fix; then `definition` holds the fields that can be read, and defaults for the others. Else empty.
+    `faring`: how that goes. `key_ends`: of the keys that sign, newest first. `fault`: why it cannot be sent to as this
+    process is set up, and the fix; then `definition` holds the fields that can be read, and defaults for the others.
+    Else empty.
     """
 
     name: str
@@ -33,14 +35,15 @@ class Seen:
     key_ends: tuple[tuple[str, int | None], ...]
     stored: Stored | None
     lane: Lane
+    faring: Faring
     fault: str = ""
 
 
-def of_settings(name: str, settings: Settings, lane: Lane) -> Seen:
-    """An endpoint that stands in the settings."""
+def of_settings(name: str, settings: Settings, lane: Lane, now_ms: int) -> Seen:
+    """An endpoint that stands in the settings, at a time (UTC ms)."""
     given = settings.endpoints[name]
     ends = tuple((key.scheme, None) for key in given.own_keys)
-    return Seen(name, "file", given, tuple(given.headers), ends, None, lane)
+    return Seen(name, "file", given, tuple(given.headers), ends, None, lane, faring(lane, now_ms))
 
 
 def of_store(stored: Stored, settings: Settings, lane: Lane, now_ms: int) -> Seen:
@@ -51,7 +54,7 @@ def of_store(stored: Stored, settings: Settings, lane: Lane, now_ms: int) -> See
     except ConfigurationError as error:
         definition, fault = _readable(stored.config), fault or str(error)
     ends = tuple((scheme, until_ms) for scheme, until_ms in stored.key_ends if until_ms is None or until_ms > now_ms)
-    return Seen(stored.name, "store", definition, stored.header_names, ends, stored, lane, fault)
+    return Seen(stored.name, "store", definition, stored.header_names, ends, stored, lane, faring(lane, now_ms), fault)
 
 
 def _readable(config: Mapping[str, Any]) -> Definition:

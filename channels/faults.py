@@ -4,7 +4,7 @@ What belongs here: what is too many, too long, or missing, and what to do about 
 survey is made and shown.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from channels.survey import Survey, hangs
@@ -14,6 +14,9 @@ WAITS_TOO_LONG_S = 60.0
 
 ASIDE_TOO_LONG_S = 600.0
 """What a newer release wrote waits until the deploy has come to the delivery processes."""
+
+FAILS_TOO_LONG_S = 600.0
+"""A receiver that is started anew takes again within minutes."""
 
 MEMORY_SHARE = 0.9
 
@@ -67,12 +70,24 @@ def _of_endpoints(survey: Survey) -> Iterator[Fault]:
     holding = [name for name in shut if deliveries.held.get(name)]
     if holding:
         held = sum(deliveries.held[name] for name in holding)
-        named = ", ".join(holding[:_NAMED]) + (f" and {len(holding) - _NAMED} more" if len(holding) > _NAMED else "")
         yield Fault(
             "endpoint_disabled",
-            f"{held} deliveries are held for disabled endpoints ({named}): once a receiver takes again, "
+            f"{held} deliveries are held for disabled endpoints ({_named(holding)}): once a receiver takes again, "
             f"`lastword endpoints enable {holding[0]} --replay`",
         )
+    since_ms = {name: one.failing_since_ms or survey.now_ms for name, one in deliveries.failing.items()}
+    failing = sorted(name for name, at_ms in since_ms.items() if survey.now_ms - at_ms > FAILS_TOO_LONG_S * 1000)
+    if failing:
+        longest = (survey.now_ms - min(since_ms[name] for name in failing)) / 1000
+        yield Fault(
+            "endpoints_fail",
+            f"{_named(failing)} took nothing for up to {longest:.0f} s while deliveries wait: ask the receiver; "
+            "`lastword deliveries list --state waiting` and `show` tell what it answers",
+        )
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _of_waits(survey: Survey) -> Iterator[Fault]:

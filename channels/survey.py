@@ -17,6 +17,7 @@ from typing import Any
 
 import redis.asyncio
 
+from channels.delivery.faring import Faring, faring, keeps_failing
 from channels.delivery.lane import Standing
 from channels.delivery.model import State
 from channels.endpoints.record import INDEX
@@ -33,7 +34,7 @@ from worker.store.survey import TurnsSurvey
 _BROKER_LIMIT_S = 2.0
 
 _ENDPOINTS = 1_000
-"""Of those that are stored, no more are looked at."""
+"""Of those that are stored, and of those for which something waits, no more are looked at."""
 
 HANGS_S = 10.0
 """A loop that has not answered for so long hangs; only a restart helps."""
@@ -48,7 +49,8 @@ class DeliveriesSurvey:
 
     `ripe`: endpoints at which someone should look now, the first of them since `ripe_oldest_s` seconds (0: there is
     none). `dead`: dead letters, `lately` those of the last day. `stopped`: paused and disabled endpoints (lanes), and
-    which of both. `replays`: bulk replays that run.
+    which of both. `replays`: bulk replays that run. Of endpoints (lanes) for which something waits, `failing`: those
+    that keep failing; `asked_to_wait`: those whose receiver asked for a pause, and until when (UTC ms).
     """
 
     by_state: Mapping[State, int]
@@ -59,6 +61,8 @@ class DeliveriesSurvey:
     lately: int
     stopped: Mapping[str, Standing] = field(default_factory=dict)
     replays: int = 0
+    failing: Mapping[str, Faring] = field(default_factory=dict)
+    asked_to_wait: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def open(self) -> int:
@@ -163,6 +167,8 @@ async def _deliveries(client: redis.asyncio.Redis, defined: Sequence[str]) -> De
     held = {lane: states["held"] for lane, states in counted.items() if "held" in states}
     stored: Any = await client.zrange(INDEX, 0, _ENDPOINTS - 1)
     names = {*defined, *held, *(name.decode() for name in stored)}
+    waits = {lane: sum(states.values()) - states.get("held", 0) for lane, states in counted.items()}
+    wanted = [lane for lane in sorted(waits, key=lambda one: -waits[one]) if waits[lane]][:_ENDPOINTS]
     now_ms = await clock.now_ms(client)
     pipeline = client.pipeline(transaction=False)
     pipeline.zcount(keys.LANES, "-inf", now_ms)
@@ -170,7 +176,8 @@ async def _deliveries(client: redis.asyncio.Redis, defined: Sequence[str]) -> De
     pipeline.zcard(keys.DEAD)
     pipeline.zcount(keys.DEAD, now_ms - LATELY_S * 1000, "+inf")
     ripe, first, dead, lately = await pipeline.execute()
-    known = await lanes.standings(client, sorted(names))
+    _, seen = await lanes.read_lanes(client, sorted({*names, *wanted}))
+    fares = {name: faring(seen[name].lane, now_ms) for name in wanted}
     return DeliveriesSurvey(
         by_state=by_state,
         held=held,
@@ -178,8 +185,10 @@ async def _deliveries(client: redis.asyncio.Redis, defined: Sequence[str]) -> De
         ripe_oldest_s=(now_ms - first[0][1]) / 1000 if first else 0.0,
         dead=dead,
         lately=lately,
-        stopped={name: lane.standing for name, lane in known.items() if lane.standing != "active"},
+        stopped={name: seen[name].lane.standing for name in names if seen[name].lane.standing != "active"},
         replays=len(await replays.running(client)),
+        failing={name: one for name, one in fares.items() if keeps_failing(seen[name].lane)},
+        asked_to_wait={name: one.not_before_ms for name, one in fares.items() if one.not_before_ms is not None},
     )
 
 

@@ -16,6 +16,7 @@ from channels.addressing import Addressing
 from channels.contents import Contents
 from channels.deliverer import Deliverer
 from channels.delivery.lane import lease_for
+from channels.descriptors import raised
 from channels.endpoints import rings
 from channels.endpoints.directory import Directory
 from channels.endpoints.registry import Registry
@@ -30,10 +31,13 @@ from channels.settings import Settings
 from channels.sweeper import Sweeper
 from channels.vault_section import open_vault
 from channels.webhook.attempt import Attempts
+from channels.webhook.proxied import Judge
 from channels.webhook.sender import WebhookSender
 from channels.webhook.sessions import Sessions
+from worker import ids
+from worker.connector import MOST_CONNECTIONS, Room
 from worker.errors import ConfigurationError
-from worker.guard import guard_operator, guard_outsiders
+from worker.guard import MOST_DIALLED, guard_operator, guard_outsiders
 from worker.http import trusting_context
 from worker.observability import warn
 from worker.store import connect, lease
@@ -46,6 +50,9 @@ from worker.transport import open_session
 
 _IDLE_S = 4.0
 """An unused connection is kept for less than the 5 s after which many servers drop one."""
+_RESERVED = 128
+"""Descriptors for Redis, the broker, files and lookups."""
+
 _START_PATIENCE_S = 30.0
 _WAKE_PATIENCE_S = 1.0
 """After so long this process delivers by itself what it could tell nobody."""
@@ -60,6 +67,7 @@ class DeliveryProcess:
     def __init__(self, settings: Settings, wake: Callable[[], None]) -> None:
         self._settings = settings
         self._wake_up = wake
+        self._process = ids.new_nonce()
         self._stop = asyncio.Event()
         self._open = AsyncExitStack()
         self._loops: list[asyncio.Task[None]] = []
@@ -79,9 +87,10 @@ class DeliveryProcess:
         for client in (self._redis, self._log):
             self._open.push_async_callback(client.aclose)
         vault = open_vault(settings.vault, settings.data_dir)
-        self._key_ids = vault.key_ids
+        self._tell_ring = partial(rings.tell_ring, self._redis, self._process, vault.key_ids)
         patience_ends = monotonic() + _START_PATIENCE_S
         await until_answered(lambda: self._enter(vault), lambda: monotonic() < patience_ends)
+        self._open.push_async_callback(rings.withdraw_ring, self._redis, self._process, vault.key_ids)
         await warn_of_shortcomings(self._redis)
         self._check_signing()
         self._directory = Directory(self._redis, vault, settings)
@@ -141,7 +150,7 @@ class DeliveryProcess:
         """See that the store is ours, that what it keeps opens, and tell of our keys."""
         await ensure_meta(self._redis, self._settings.partitions)
         check_stored(vault, await Registry(self._redis, vault).sealed())
-        await rings.tell_ring(self._redis, self._key_ids)
+        await self._tell_ring()
 
     def _check_signing(self) -> None:
         """Say at once what every delivery to a plain URL would be told."""
@@ -153,19 +162,26 @@ class DeliveryProcess:
     def _sender(self) -> WebhookSender:
         egress = self._settings.egress
         receivers, proxies = guard_outsiders(egress), guard_operator(egress)
+        room = self._room()
         sessions = Sessions(
-            direct=partial(open_session, _IDLE_S, None, receivers),
-            proxied=partial(open_session, _IDLE_S, None, proxies),
+            direct=partial(open_session, _IDLE_S, None, receivers, room=room),
+            proxied=partial(open_session, _IDLE_S, None, proxies, room=room),
             context=trusting_context,
         )
         sender = WebhookSender(
-            Attempts(sessions, check_target=receivers.addresses),
+            Attempts(sessions, judge=Judge(receivers.addresses, looks_up=egress.proxy_looks_up)),
             find=self._directory.look_up,
             bodies=Contents(self._redis, self._settings.payload_form(), keys.content_of).bodies,
             clock=lambda: datetime.now(UTC).timestamp(),  # noqa: TID251 - receivers compare it with their own clocks
         )
         self._open.push_async_callback(sender.close)
         return sender
+
+    def _room(self) -> Room:
+        """For as many connections as this process has descriptors beside those of attempts that dial all they may."""
+        reserved = _RESERVED + MOST_DIALLED * self._settings.delivery.concurrency
+        most = MOST_CONNECTIONS + self._settings.delivery.concurrency
+        return Room(max(0, raised(most + reserved) - reserved))
 
     def _relay(self, partition: int) -> Relay:
         return Relay(
@@ -180,8 +196,8 @@ class DeliveryProcess:
         return len(await replaying.replay_some(self._redis, deliveries))
 
     async def _keep_up(self) -> float:
-        await rings.tell_ring(self._redis, self._key_ids)
-        return await upkeep.keep_up(self._redis, self._settings.partitions)
+        await self._tell_ring()
+        return await upkeep.keep_up(self._redis, self._settings.partitions, self._settings.endpoints)
 
     async def _review(self) -> float:
         await reviewing.review(self._redis, self._directory.rules)

@@ -33,7 +33,13 @@ class Asked:
 def wanted_of(asked: Asked, *, now_ms: int) -> Wanted:
     """Which turns these are. `now_ms`: the store's clock. Raises `ConfigurationError` with option, value and fix."""
     states, outcomes = _states(asked.state)
-    return Wanted(states, outcomes, moment_of("--since", asked.since, now_ms), _labels(asked.labels), asked.agent)
+    return Wanted(
+        states,
+        outcomes,
+        moment_of("--since", asked.since, now_ms),
+        _labels(asked.labels),
+        chosen("--agent", asked.agent) or None,
+    )
 
 
 def _states(state: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -53,6 +59,16 @@ def _states(state: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
                 f"--state {state[:80]!r} is neither a state nor an outcome: give one of "
                 f"{', '.join((*LIVE, 'sealed', 'all', *OUTCOMES))}"
             )
+
+
+def chosen(option: str, text: str | None) -> str:
+    """What an option chooses, empty for None. Raises `ConfigurationError` for what was left empty.
+
+    An empty text chooses nothing that there is; taken as not given, it would choose everything.
+    """
+    if text == "":
+        raise ConfigurationError(f"{option} '' is empty: give what it is to choose, or leave {option} out")
+    return text or ""
 
 
 def moment_of(option: str, text: str | None, now_ms: int) -> int:

@@ -15,11 +15,14 @@ from rich.text import Text
 
 from channels.console import exits
 from channels.console.approvals import person
-from channels.console.asked_turns import moment_of
+from channels.console.asked_turns import chosen, moment_of
 from channels.console.joined import Client, Joined, ask
+from channels.console.standing import standing_object, standing_words
 from channels.console.terminal import cleaner, open_console, print_rows, time_of
+from channels.delivery.faring import Faring, faring
+from channels.delivery.lane import Lane
 from channels.delivery.model import Delivery, Evidence, State
-from channels.outbox import reading, replaying
+from channels.outbox import lanes, reading, replaying
 from channels.outbox.exporting import Wanted, evidence_object
 from channels.settings import Settings
 from channels.webhook.address import shown
@@ -44,9 +47,9 @@ class Asked:
         """What it chooses. `now_ms`: the store's clock."""
         return Wanted(
             self.state,
-            self.endpoint or "",
-            self.type or "",
-            self.turn or "",
+            chosen("--endpoint", self.endpoint),
+            chosen("--type", self.type),
+            chosen("--turn", self.turn),
             moment_of("--since", self.since, now_ms) or None,
             moment_of("--until", self.until, now_ms) or None,
         )
@@ -73,7 +76,10 @@ def run_show(settings: Settings, delivery: str, *, as_json: bool) -> int:
 
     async def show(_: Joined, client: Client) -> int:
         found = await reading.show(client, delivery)
-        _print(found, await reading.evidence(client, delivery), as_json=as_json)
+        now_ms, seen = await lanes.read_lanes(client, [found.lane])
+        lane = seen[found.lane].lane
+        of_endpoint = (lane, faring(lane, now_ms)) if found.lane and not found.ended_ms else None
+        _print(found, await reading.evidence(client, delivery), of_endpoint, as_json=as_json)
         return exits.FAILED if found.state == "dead" else exits.OK
 
     return ask(settings, show)
@@ -126,9 +132,18 @@ async def _found(client: Client, wanted: Wanted, limit: int, after: str) -> tupl
             return found, after
 
 
-def _print(delivery: Delivery, evidence: Mapping[int, Evidence], *, as_json: bool) -> None:
+def _print(
+    delivery: Delivery,
+    evidence: Mapping[int, Evidence],
+    of_endpoint: tuple[Lane, Faring] | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    """`of_endpoint`: what one that has not ended waits for."""
     if as_json:
-        sys.stdout.write(json.dumps(object_of(delivery, evidence)) + "\n")
+        told = object_of(delivery, evidence)
+        standing = {"standing": standing_object(*of_endpoint)} if of_endpoint else {}
+        sys.stdout.write(json.dumps(told | standing) + "\n")
         return
     console = open_console()
     clean = cleaner(console)
@@ -141,6 +156,7 @@ def _print(delivery: Delivery, evidence: Mapping[int, Evidence], *, as_json: boo
         "created": time_of(delivery.created_ms),
         "next look": time_of(delivery.due_ms),
         "ended": time_of(delivery.ended_ms),
+        "endpoint": standing_words(*of_endpoint) if of_endpoint else "",
         "reason": f"{delivery.message} [{delivery.code}]" if delivery.code else "",
     }
     print_rows(console, rows)

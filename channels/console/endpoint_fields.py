@@ -41,8 +41,8 @@ class Given:
         told: dict[str, Any] = {} if self.url is None else {"url": self.url}
         told |= {name: value for name, value in (lists | pairs).items() if value is not None}
         for name, text in _pairs("--set", self.settings).items():
-            told[_field(name)] = _value(name, text)
-        return told | {_field(name): None for name in self.unset}
+            told[_field("--set", name)] = _value(name, text)
+        return told | {_field("--unset", name): None for name in self.unset}
 
 
 def definition_of(fields: Mapping[str, Any]) -> Definition:
@@ -63,10 +63,10 @@ def unfit(error: ValidationError) -> ConfigurationError:
     return ConfigurationError("; ".join(faults))
 
 
-def _field(name: str) -> str:
+def _field(option: str, name: str) -> str:
     if name not in Definition.model_fields:
         raise ConfigurationError(
-            f"--set {name[:40]!r}: there is no such field; {nearest(name, list(Definition.model_fields))}"
+            f"{option} {name[:40]!r}: there is no such field; {nearest(name, list(Definition.model_fields))}"
         )
     return name
 

@@ -18,6 +18,7 @@ from channels.console.approvals import person
 from channels.console.durations import seconds_of
 from channels.console.endpoint_fields import Given, definition_of, key_of, unfit
 from channels.console.joined import Client, Joined, ask
+from channels.console.standing import faring_words, standing_object, standing_words
 from channels.console.terminal import open_console, print_rows, time_of
 from channels.endpoint_desk import DefinedInSettings, EndpointDesk, Resumed
 from channels.endpoint_settings import Definition
@@ -127,13 +128,15 @@ def run_rotate(  # noqa: PLR0913 - one an option
 
 
 def run_secret(settings: Settings, name: str, *, as_json: bool) -> int:
-    """Print the secrets of an endpoint, the newest first; returns the exit code."""
+    """Print the secrets of an endpoint, the newest first, as `lastword webhook verify` reads them."""
 
     async def tell(desk: EndpointDesk) -> int:
-        for key in await desk.keys(name):
+        notes = open_console(stderr=True)
+        for number, key in enumerate(await desk.keys(name), start=1):
             told = _secret(key) | {"scheme": key.scheme, "until_ms": key.until_ms}
-            end = "" if key.until_ms is None else f"  until {time_of(key.until_ms)}"
-            sys.stdout.write((json.dumps(told) if as_json else encode_secret(key) + end) + "\n")
+            sys.stdout.write((json.dumps(told) if as_json else encode_secret(key)) + "\n")
+            if key.until_ms is not None and not as_json:
+                notes.print(f"number {number} signs until {time_of(key.until_ms)}", style="dim", soft_wrap=True)
         return exits.OK
 
     return _ask(settings, tell)
@@ -201,7 +204,7 @@ def _print_secret(key: SigningKey, note: str) -> None:
 
 def _object(seen: Seen) -> dict[str, object]:
     told = seen.definition.model_dump(mode="json", include=set(Definition.model_fields) - {"url", "headers", "proxy"})
-    stored, lane = seen.stored, seen.lane
+    stored = seen.stored
     return {
         "name": seen.name,
         "origin": seen.origin,
@@ -211,7 +214,7 @@ def _object(seen: Seen) -> dict[str, object]:
         "proxy": None if seen.definition.proxy is None else shown(seen.definition.proxy.get_secret_value()),
         "headers": list(seen.header_names),
         "keys": [{"scheme": scheme, "until_ms": until_ms} for scheme, until_ms in seen.key_ends],
-        "standing": {"state": lane.standing, "why": lane.why, "since_ms": lane.since_ms or None},
+        "standing": standing_object(seen.lane, seen.faring),
         "created_ms": None if stored is None else stored.created_ms,
         "updated_ms": None if stored is None else stored.updated_ms,
         "fault": seen.fault or None,
@@ -222,13 +225,10 @@ def _print(seen: Seen, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(_object(seen)) + "\n")
         return
-    lane = seen.lane
     rows = _object(seen) | {
         "keys": ", ".join(f"{scheme}{f' until {time_of(end)}' if end else ''}" for scheme, end in seen.key_ends)
         or "the common secret",
-        "standing": lane.standing
-        if lane.standing == "active"
-        else f"{lane.standing} since {time_of(lane.since_ms)}: {lane.why}",
+        "standing": standing_words(seen.lane, seen.faring),
         "created_ms": "" if seen.stored is None else time_of(seen.stored.created_ms),
         "updated_ms": "" if seen.stored is None else time_of(seen.stored.updated_ms),
     }
@@ -244,5 +244,7 @@ def _table(found: Sequence[Seen]) -> Table:
         where = "settings" if one.origin == "file" else "store"
         cells = (one.name, where, shown(one.definition.url), " ".join(one.definition.events), keys)
         standing = "unreadable" if one.fault else one.lane.standing  # `endpoints show` says why
-        table.add_row(*map(Text, cells), Text(standing, _STYLES.get(standing, "")))
+        wrong = faring_words(one.faring)
+        style = _STYLES.get(standing, "yellow" if wrong else "")
+        table.add_row(*map(Text, cells), Text("; ".join(filter(None, (standing, wrong))), style))
     return table

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from channels.console import exits
 from channels.console.approvals import person
-from channels.console.asked_turns import moment_of
+from channels.console.asked_turns import chosen, moment_of
 from channels.console.joined import Client, Joined, ask
 from channels.console.terminal import open_console, print_rows, time_of
 from channels.delivery.replay import Filters, From, Job
@@ -50,7 +50,9 @@ class Asked:
         since_ms = moment_of("--since", self.since, now_ms)
         states = cast("tuple[From, ...]", self.states or ("dead",))
         until_ms = moment_of("--until", self.until, now_ms)
-        return Filters(states, since_ms, until_ms, self.endpoint or "", self.types, self.turn or "")
+        types = tuple(chosen("--type", one) for one in self.types)
+        endpoint, turn = chosen("--endpoint", self.endpoint), chosen("--turn", self.turn)
+        return Filters(states, since_ms, until_ms, endpoint, types, turn)
 
 
 def run_start(settings: Settings, asked: Asked, *, as_json: bool) -> int:

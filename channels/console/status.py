@@ -15,7 +15,8 @@ from rich.text import Text
 
 from channels.console import exits
 from channels.console.joined import Client, Joined, ask
-from channels.console.terminal import open_console
+from channels.console.standing import faring_words
+from channels.console.terminal import open_console, time_of
 from channels.faults import Fault, faults
 from channels.settings import Settings
 from channels.survey import LogSurvey, Survey, hangs, look
@@ -106,11 +107,14 @@ def _delivering(survey: Survey) -> str:
     lag = max((each.relay_lag_s for each in logs), default=0.0)
     aside = sum(each.aside for each in logs)
     held = _some({lane: f"{count} for {lane}" for lane, count in deliveries.held.items()})
+    failing = _some({name: f"{name} is {faring_words(one)}" for name, one in deliveries.failing.items()})
+    asked = {name: until for name, until in deliveries.asked_to_wait.items() if name not in deliveries.failing}
+    waits = _some({name: f"{name} asked to wait until {time_of(until)}" for name, until in asked.items()})
     stopped = _some({name: f"{name} is {standing}" for name, standing in deliveries.stopped.items()})
     return (
         f"{deliveries.open} open, {deliveries.by_state.get('in_flight', 0)} of them in flight, {deliveries.dead} dead"
         + (f"; held: {held}" if held else "")
-        + (f"; {stopped}" if stopped else "")
+        + "".join(f"; {words}" for words in (stopped, failing, waits) if words)
         + (f"; {deliveries.replays} bulk replays run" if deliveries.replays else "")
         + (f"; the relay is {lag:.1f} s behind" if lag else "; the relay has read all")
         + (f"; {aside} log entries wait for a newer release" if aside else "")

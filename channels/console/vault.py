@@ -11,6 +11,7 @@ from collections.abc import Callable
 from channels.console import exits
 from channels.console.joined import Client, Joined, ask
 from channels.console.terminal import open_console
+from channels.endpoints import rings
 from channels.endpoints.resealing import Resealed, SealedStore, reseal_all
 from channels.endpoints.vault import Vault, fresh_master_key
 from channels.settings import Settings
@@ -33,7 +34,9 @@ def run_key() -> int:
 def run_reseal(settings: Settings, store_of: Callable[[Client, Vault], SealedStore], *, as_json: bool) -> int:
     """Encrypt all that is stored with the first key, and print what came of it; returns the exit code.
 
-    `store_of`: gives what is stored in the Redis of a client, and who can open it.
+    Raises `ConfigurationError`, before anything is changed, for what is stored and does not open, and for a first key
+    that a delivery process lacks: it would sign nothing any more. `store_of`: gives what is stored in the Redis of a
+    client, and who can open it.
     """
     try:
         vault = open_vault(settings.vault, settings.data_dir)
@@ -41,6 +44,7 @@ def run_reseal(settings: Settings, store_of: Callable[[Client, Vault], SealedSto
         raise ConfigurationError(str(error)) from None
 
     async def reseal(_: Joined, client: Client) -> int:
+        rings.check_rings(await rings.living_rings(client), vault.key_ids, vault.place)
         done = await reseal_all(vault, store_of(client, vault))
         if as_json:
             found = {"changed": done.changed, "total": done.total, "left": done.left, "idle_keys": list(done.idle_keys)}

@@ -17,8 +17,8 @@ from channels.delivery.lane import Rules
 from channels.delivery.model import LANES_OF_URLS, Failed, Withdrawn
 from channels.endpoints import record, subscription
 from channels.endpoints.audience import Audience
-from channels.endpoints.model import Endpoint, SigningKey, Subscription
-from channels.endpoints.record import CHANGED, LAST, LEAVING, Stored, record_key
+from channels.endpoints.model import Endpoint, SigningKey, Subscription, UnfitUrl
+from channels.endpoints.record import CHANGED, INDEX, LAST, LEAVING, Stored, record_key
 from channels.endpoints.vault import Vault
 from worker.errors import ConfigurationError, NewerRecord, StoreUnavailable
 from worker.store.repeat import is_unanswered
@@ -33,7 +33,7 @@ Found = Endpoint | Withdrawn | Failed
 
 
 class Given(Protocol):
-    """What settings say. They raise `ConfigurationError`, or OSError, with the fix."""
+    """What settings say. They raise `ConfigurationError`, or OSError, with the fix; `UnfitUrl` for a URL."""
 
     @property
     def endpoints(self) -> Mapping[str, Any]:
@@ -85,8 +85,8 @@ class Directory:
     async def look_up(self, destinations: Sequence[str]) -> list[Found]:
         """What each destination stands for now, in their order; one round trip for all of them.
 
-        Withdrawn: nothing is called so. Failed (ours): it cannot be sent to as this process is set up. Raises
-        `StoreUnavailable`.
+        Withdrawn: nothing is called so. Failed: it cannot be sent to as this process is set up (ours), or
+        nothing may be posted to a URL. Raises `StoreUnavailable`.
         """
         asked = [name for name in dict.fromkeys(destinations) if self._may_be_stored(name)]
         try:
@@ -150,6 +150,8 @@ class Directory:
             return self._given.plain_endpoint(destination) if "://" in destination else _REMOVED
         except NewerRecord as error:
             return Failed("ours", "endpoint_newer", str(error), "no")
+        except UnfitUrl as error:
+            return Failed("permanent", error.code, str(error), "no")
         except (ConfigurationError, OSError) as error:
             return Failed("ours", "cannot_sign", str(error), "no")
 
@@ -203,7 +205,7 @@ class Directory:
         try:
             config, version = json.loads(fields[b"config"]), int(fields[b"version"])
             return self._given.stored_endpoint(name, config, (), {}, version)
-        except (ConfigurationError, KeyError, ValueError):
+        except (ConfigurationError, KeyError, ValueError, RecursionError):
             rules = self._given.plain_rules()
             return Endpoint(
                 name,
@@ -225,6 +227,12 @@ async def unknown(client: redis.asyncio.Redis, given: Given, names: Iterable[str
         pipeline.exists(record_key(name))
     found = await pipeline.execute() if asked else []
     return [name for name, is_there in zip(asked, found, strict=True) if not is_there]
+
+
+async def known(client: redis.asyncio.Redis, given: Given) -> list[str]:
+    """The names of all endpoints."""
+    stored: Any = await client.zrange(INDEX, 0, -1)
+    return sorted({*given.endpoints, *(name.decode() for name in stored)})
 
 
 def _subscription(config: Mapping[str, Any]) -> Subscription:

@@ -8,12 +8,21 @@ from typing import Literal
 
 from channels.delivery.backoff import Backoff
 from channels.delivery.lane import Limits
+from worker.errors import ConfigurationError
 
 Origin = Literal["file", "store", "plain"]
 """file: of the settings. store: made by command or HTTP API, kept in Redis. plain: a URL that a turn named."""
 
 Order = Literal["none", "session", "endpoint"]
 """What deliveries of an endpoint are in order with: nothing; those of the same session; all of them."""
+
+
+class UnfitUrl(ConfigurationError):
+    """Nothing may be posted to a URL. `code`: that of what is for it, as an attempt would have it."""
+
+    def __init__(self, message: str, code: Literal["invalid_url", "blocked"]) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from typing import Any
 from channels.delivery.model import LANES_OF_URLS
 from channels.endpoints.encoding import from_base64, to_base64
 from channels.endpoints.model import SigningKey
+from channels.endpoints.signing_keys import KEY_BYTES, Scheme
 from channels.endpoints.vault import Vault, context_of
 from worker.errors import ConfigurationError, NewerRecord
 
@@ -37,6 +38,9 @@ MAX_NAME = 60
 SECRETS, HEADERS = "secrets", "headers"
 SEALED = (SECRETS, HEADERS)
 """The fields whose values are sealed."""
+
+_LAST_MS = 253_402_300_799_999
+"""No calendar shows a later time."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[_-][a-z0-9]+)*")
 
@@ -59,7 +63,7 @@ class Stored:
     config: Mapping[str, Any] = field(repr=False)
     secrets: str = field(repr=False)
     headers: str = field(repr=False)
-    key_ends: tuple[tuple[str, int | None], ...]
+    key_ends: tuple[tuple[Scheme, int | None], ...]
     header_names: tuple[str, ...]
     created_ms: int
     updated_ms: int
@@ -143,7 +147,7 @@ def read(name: str, fields: Mapping[bytes, bytes]) -> Stored | None:
         raise NewerRecord(f"endpoint {name} was written by a newer version of Lastword: use that version")
     try:
         return _read(name, fields)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise DamagedRecord(_fault(name)) from None
 
 
@@ -171,13 +175,32 @@ def _read(name: str, fields: Mapping[bytes, bytes]) -> Stored:
         config=config,
         secrets=fields[SECRETS.encode()].decode(),
         headers=fields[HEADERS.encode()].decode(),
-        key_ends=tuple((scheme, until_ms) for scheme, until_ms in json.loads(fields[b"key_ends"])),
-        header_names=tuple(json.loads(fields[b"header_names"])),
-        created_ms=int(fields[b"created_ms"]),
-        updated_ms=int(fields[b"updated_ms"]),
+        key_ends=tuple(map(_key_end, json.loads(fields[b"key_ends"]))),
+        header_names=tuple(map(_text, json.loads(fields[b"header_names"]))),
+        created_ms=_time(int(fields[b"created_ms"])),
+        updated_ms=_time(int(fields[b"updated_ms"])),
         made=int(fields[b"made"]),
         keyed=int(fields[b"keyed"]),
     )
+
+
+def _key_end(value: Any) -> tuple[Scheme, int | None]:
+    scheme, until_ms = value
+    if scheme not in KEY_BYTES:
+        raise ValueError
+    return scheme, None if until_ms is None else _time(until_ms)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _time(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value <= _LAST_MS:
+        raise ValueError
+    return value
 
 
 def _json(value: object) -> str:

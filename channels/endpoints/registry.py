@@ -25,6 +25,7 @@ from worker.store.script import Script
 MAX_ENDPOINTS = 10_000
 IDEMPOTENT_S = 86_400
 _PAGE = 500
+_RESTLESS = "version: endpoint {} is changed all the time; try again"
 _TRIES = 10
 """So often a change is worked out anew because somebody else was first. Each time one of them has done his."""
 
@@ -138,10 +139,9 @@ class Registry:
             before, now_ms = await self._look(name)
             _check_version(before, expected)
             fields = self._fields(name, await work_out(before, now_ms))
-            answer = await self._send(name, "replace", before.version, fields)
-            if answer[0] == b"DONE":
+            if (await self._send(name, "replace", before.version, fields))[0] == b"DONE":
                 return await self.get(name)
-        raise _restless(name)
+        raise VersionConflict(_RESTLESS.format(name))
 
     async def rotate(
         self,
@@ -154,16 +154,24 @@ class Registry:
     ) -> Made:
         """Put a new key before the old ones, which sign for `overlap_ms` more. Not given: one of the newest's scheme.
 
-        Raises as `change`; `ConfigurationError` for an overlap out of bounds and for too many keys.
+        Raises as `change`; `ConfigurationError` for an overlap out of bounds and for too many keys. With an overlap of
+        0 old keys whose master key is lost are given up, and an endpoint without headers then needs it no more.
         """
         keys: tuple[SigningKey, ...] = ()
 
         async def with_new_key(before: Stored, now_ms: int) -> Change:
             nonlocal keys
-            old = self._open_keys(before)
-            fresh = key or fresh_key(scheme or (old[0].scheme if old else "v1"), secrets.token_bytes)
+            headers: dict[str, str] | None = None
+            try:
+                old = self._open_keys(before)
+            except SecretsUnreadable as error:
+                if overlap_ms:
+                    raise SecretsUnreadable(f"{error}; or, if that key is lost, rotate with an overlap of 0") from None
+                old, headers = (), None if before.header_names else {}
+            newest: Scheme = before.key_ends[0][0] if before.key_ends else "v1"
+            fresh = key or fresh_key(scheme or newest, secrets.token_bytes)
             keys = rotated(old, fresh, overlap_ms, now_ms=now_ms)
-            return Change(keys=keys)
+            return Change(None, headers, keys)
 
         return Made(await self.change(name, with_new_key, expected), keys)
 
@@ -174,7 +182,7 @@ class Registry:
             _check_version(before, expected)
             if (await self._send(name, "delete", before.version, {}))[0] == b"DONE":
                 return
-        raise _restless(name)
+        raise VersionConflict(_RESTLESS.format(name))
 
     async def get(self, name: str) -> Stored:
         """An endpoint. Raises `UnknownEndpoint`, `NewerRecord` and `DamagedRecord`."""
@@ -235,8 +243,7 @@ class Registry:
         except UnknownEndpoint:
             stored = None
         if stored is None or stored.made != version:
-            fix = "use another key to make it anew"
-            raise KeyReused(f"this Idempotency-Key made the endpoint {name}, which was deleted: {fix}")
+            raise KeyReused(f"this Idempotency-Key made the endpoint {name}, which was deleted: use another key")
         return Made(stored, self._open_keys(stored) if stored.keyed == version else (), duplicate=True)
 
     def _open_keys(self, stored: Stored) -> tuple[SigningKey, ...]:
@@ -264,8 +271,7 @@ class Registry:
         idempotency: Idempotency | None = None,
     ) -> list[Any]:
         keys = [record_key(name), INDEX, CHANGED, LAST, LEAVING]
-        if idempotency is not None:
-            keys.append(record.idempotency_key(idempotency.key))
+        keys += [] if idempotency is None else [record.idempotency_key(idempotency.key)]
         fingerprint = "" if idempotency is None else idempotency.fingerprint
         head: list[str | int] = [secrets.token_hex(16), name, mode, version, MAX_ENDPOINTS, fingerprint, IDEMPOTENT_S]
         words = [word for pair in fields.items() for word in pair]
@@ -285,10 +291,6 @@ async def sealed_texts(client: redis.asyncio.Redis) -> list[Sealed]:
             pairs = zip(SEALED, texts, strict=True)
             found += [Sealed(name, field, text.decode(errors="replace")) for field, text in pairs if text is not None]
     return found
-
-
-def _restless(name: str) -> VersionConflict:
-    return VersionConflict(f"version: endpoint {name} is changed all the time; try again")
 
 
 def _check_version(before: Stored, expected: int | None) -> None:

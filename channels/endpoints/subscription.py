@@ -70,7 +70,7 @@ def admits(subscription: Subscription, event: Event) -> bool:
 
 
 def _check_can_match(parsed: Subscription) -> None:
-    """Refuse what no event can meet: what tells of deliveries and endpoints has no source and no labels."""
+    """Refuse what no event can meet: what tells of deliveries has no source and no labels."""
     if not parsed.events or not all(map(types.is_operational, parsed.events)):
         return
     narrowed = [f"source = {_written(one)!r}" for one in parsed.sources if not one.admits("")]

@@ -179,7 +179,8 @@ def check_stored(vault: Vault, stored: Iterable[Sealed]) -> None:
             faults.append(str(error))
     missing = [
         f"stored secrets of endpoints {', '.join(names)} are encrypted with the key {identifier}, which is not in "
-        f"{vault.place}; add it back"
+        f"{vault.place}; add it back, or, where it is lost, rotate them with an overlap of 0 and give their headers "
+        "once more"
         for identifier, names in missing_keys(vault, keyless).items()
     ]
     if missing or faults:

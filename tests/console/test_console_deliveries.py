@@ -10,10 +10,12 @@ import redis
 import redis.asyncio
 
 from channels.console import exits
+from channels.console.terminal import time_of
+from channels.delivery.lane import OPEN_AFTER
 from channels.delivery.model import Delivered, Delivery, Evidence, Failed
 from channels.outbox import lanes, replaying
 from tests.console.conftest import Lastword
-from tests.delivery.outboxes import ONE_TRY, box, insert, known, limited, made
+from tests.delivery.outboxes import BUSY, ONE_TRY, box, insert, known, limited, made, tried
 
 DESTINATION = "https://example.com/very-secret-path"
 SHOWN = Evidence(
@@ -127,6 +129,16 @@ def test_a_filter_that_says_nothing_is_named(lastword: Lastword, options: tuple[
     ran = lastword("deliveries", "list", *options)
     assert ran.code == exits.USAGE
     assert fault in ran.err
+
+
+@pytest.mark.requirement("operating:console:list")
+@pytest.mark.usefixtures("dead")
+@pytest.mark.parametrize("option", ["--endpoint", "--type", "--turn"])
+@pytest.mark.parametrize("command", ["list", "export"])
+def test_a_filter_that_is_left_empty_does_not_choose_everything(lastword: Lastword, command: str, option: str) -> None:
+    ran = lastword("deliveries", command, option, "")
+    assert (ran.code, ran.out) == (exits.USAGE, "")
+    assert f"{option} '' is empty: give what it is to choose, or leave {option} out" in ran.err
 
 
 @pytest.mark.requirement("console:deliveries:list-show-replay")
@@ -296,3 +308,22 @@ def test_a_replay_stands_though_the_broker_is_away(
     assert ran.code == exits.OK
     assert json.loads(ran.out)["state"] == "queued"
     assert "stored; the delivery processes will find it" in ran.err
+
+
+@pytest.mark.requirement("operating:failing")
+@pytest.mark.parametrize("destination", ["crm", DESTINATION])
+def test_a_delivery_that_waits_for_an_endpoint_that_fails_says_so(
+    lastword: Lastword, store: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, real_url: str, destination: str
+) -> None:
+    monkeypatch.setenv("LASTWORD_REDIS_URL", real_url)
+    waits, _ = store(lambda client: tried(client, *[BUSY] * OPEN_AFTER, destination=destination))
+    seen = json.loads(lastword("deliveries", "show", waits.id, "--json").out)
+    assert (seen["state"], seen["attempts"], seen["standing"]["failed"]) == ("queued", 0, OPEN_AFTER)
+    due = time_of(seen["standing"]["open_until_ms"])
+    assert f"({OPEN_AFTER} attempts); next attempt due at {due}" in lastword("deliveries", "show", waits.id).out
+
+
+@pytest.mark.requirement("operating:failing")
+def test_of_a_delivery_that_has_ended_the_endpoint_does_not_matter(lastword: Lastword, dead: str) -> None:
+    assert "standing" not in json.loads(lastword("deliveries", "show", dead, "--json").out)
+    assert "endpoint  " not in lastword("deliveries", "show", dead).out

@@ -3,6 +3,7 @@
 import asyncio
 import getpass
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from standardwebhooks import Webhook
 
 from channels.console import exits
 from channels.console.durations import seconds_of
+from channels.console.terminal import time_of
+from channels.delivery.lane import OPEN_AFTER
+from channels.delivery.model import Failed, Outcome
 from tests.console.conftest import Lastword
-from tests.delivery.outboxes import insert, made
+from tests.delivery.outboxes import BUSY, insert, made, tried
 from worker.store import keys
 
 URL = "https://hooks.example/hush/path?token=hush"
@@ -79,6 +83,10 @@ def test_a_secret_of_ones_own_is_read_from_a_file(lastword: Lastword, tmp_path: 
         (["create", "crm", "--url", "ftp://host/hush"], "url"),
         (["create", "crm", "--url", URL, "--event", "turn.complete"], "did you mean 'turn.completed'"),
         (["create", "crm", "--url", URL, "--set", "timout_s=hush"], "did you mean 'timeout_s'"),
+        (
+            ["update", "ops", "--unset", "timout_s"],
+            "--unset 'timout_s': there is no such field; did you mean 'timeout_s'",
+        ),
         (["create", "crm", "--url", URL, "--set", "timeout_s=hush"], "timeout_s: Input should be a valid number"),
         (["create", "crm", "--url", URL, "--set", "proxy=http://u:hush@p:1"], "proxy: it names a user or a password"),
         (["create", "crm", "--url", URL, "--set", "burst=2"], "burst is set, but there is no rate"),
@@ -132,12 +140,29 @@ def test_headers_are_taken_back(lastword: Lastword) -> None:
 def test_a_rotation_prints_the_new_secret_and_the_old_one_signs_on(lastword: Lastword) -> None:
     old = lastword("endpoints", "create", "crm", "--url", URL).out.strip()
     new = lastword("endpoints", "rotate", "crm", "--overlap", "3600").out.strip()
-    lines = lastword("endpoints", "secret", "crm").out.splitlines()
-    assert [line.split()[0] for line in lines] == [new, old]
-    assert "until" in lines[1]
+    told = lastword("endpoints", "secret", "crm")
+    assert told.out == f"{new}\n{old}\n"
+    assert "number 2 signs until 20" in told.err
+    assert old not in told.err
     last = json.loads(lastword("endpoints", "rotate", "crm", "--overlap", "0", "--json").out)
     assert [key["until_ms"] for key in last["keys"]] == [None]
     assert lastword("endpoints", "secret", "crm").out.strip() == last["secret"]
+
+
+@pytest.mark.requirement("endpoints:console:rotate")
+def test_the_secrets_of_an_endpoint_are_what_webhook_verify_reads(lastword: Lastword, tmp_path: Path) -> None:
+    old = lastword("endpoints", "create", "crm", "--url", URL).out.strip()
+    lastword("endpoints", "rotate", "crm", "--overlap", "3600")
+    secrets, body, headers = (tmp_path / name for name in ("secrets", "body", "headers"))
+    secrets.write_text(lastword("endpoints", "secret", "crm").out)
+    body.write_bytes(b"{}")
+    now = datetime.now(UTC)  # noqa: TID251 - the command compares it with its own clock
+    signature = Webhook(old).sign("msg_1", now, "{}")
+    headers.write_text(
+        f"webhook-id: msg_1\nwebhook-timestamp: {int(now.timestamp())}\nwebhook-signature: {signature}\n"
+    )
+    ran = lastword("webhook", "verify", str(body), "--headers", str(headers), "--secret-file", str(secrets))
+    assert (ran.code, "of the secrets number 2" in ran.out) == (exits.OK, True), ran.err
 
 
 @pytest.mark.requirement("endpoints:console:overlap")
@@ -266,3 +291,35 @@ def test_a_resumed_endpoint_gets_what_it_held_and_an_enabled_one_if_it_is_asked_
     assert len(lastword("deliveries", "replays", "list", "--json").out.splitlines()) == 1
     assert "3 held deliveries are sent now" in lastword("endpoints", "enable", "ops", "--replay").err
     assert len(lastword("deliveries", "replays", "list", "--json").out.splitlines()) == 2
+
+
+@pytest.mark.requirement("operating:failing")
+def test_an_endpoint_that_fails_tells_since_when_and_when_it_is_tried_next(lastword: Lastword, real_url: str) -> None:
+    asyncio.run(try_at(real_url, *[BUSY] * OPEN_AFTER))
+    standing = shown(lastword, "ops")["standing"]
+    assert (standing["state"], standing["failed"], standing["not_before_ms"]) == ("active", OPEN_AFTER, None)
+    assert 0 < standing["failing_since_ms"] < standing["open_until_ms"]
+    since, due = (time_of(standing[name]) for name in ("failing_since_ms", "open_until_ms"))
+    words = f"active; failing since {since} ({OPEN_AFTER} attempts); next attempt due at {due}"
+    for ran in (lastword("endpoints", "show", "ops"), lastword("endpoints", "list")):
+        assert words in " ".join(ran.out.split())
+    assert json.loads(lastword("endpoints", "list", "--json").out)["standing"] == standing
+    lastword("endpoints", "pause", "ops", "--why", "it moves house")
+    assert f": it moves house; failing since {since}" in lastword("endpoints", "show", "ops").out
+    assert "next attempt" not in lastword("endpoints", "show", "ops").out
+
+
+@pytest.mark.requirement("operating:failing")
+def test_an_endpoint_that_asked_to_be_left_alone_tells_until_when(lastword: Lastword, real_url: str) -> None:
+    asyncio.run(try_at(real_url, Failed("throttled", "http_429", "too many", "yes", retry_after=600.0)))
+    until_ms = shown(lastword, "ops")["standing"]["not_before_ms"]
+    words = f"active; its receiver asked to wait until {time_of(until_ms)}"
+    for ran in (lastword("endpoints", "show", "ops"), lastword("endpoints", "list")):
+        assert words in " ".join(ran.out.split())
+
+
+async def try_at(url: str, *outcomes: Outcome) -> None:
+    """Let attempts to `ops` end so."""
+    client = redis.asyncio.Redis.from_url(url)
+    await tried(client, *outcomes, destination="ops")
+    await client.aclose()

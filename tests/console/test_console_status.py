@@ -11,11 +11,14 @@ import redis.asyncio
 
 from channels.console import exits
 from channels.console.asked_turns import Asked, wanted_of
+from channels.console.terminal import time_of
+from channels.delivery.lane import OPEN_AFTER
+from channels.delivery.model import Failed, lane_of
 from channels.delivery.replay import Bounds, Filters
-from channels.outbox import lanes
+from channels.outbox import lanes, reading, replaying
 from channels.replays import starting
 from tests.console.conftest import Lastword
-from tests.delivery.outboxes import insert, made
+from tests.delivery.outboxes import BUSY, insert, made, tried
 from tests.store.test_turn_listing import ended, of_a_newer_release, submitted
 from tests.store.turns import ask, driven, with_tools
 from worker import ids
@@ -291,3 +294,33 @@ def test_held_deliveries_stopped_endpoints_and_replays_are_seen(
     assert [each["code"] for each in seen["needs_a_person"]] == ["endpoint_disabled"]
     store(lambda client: lanes.resume(client, "crm"))
     assert "disabled" not in lastword("status").out
+
+
+@pytest.mark.requirement("operating:failing")
+@pytest.mark.parametrize("destination", ["crm", "https://hooks.example/hush"])
+def test_status_names_who_fails_while_something_waits_and_who_asked_to_be_left_alone(
+    lastword: Lastword, store: Callable[[Step], Any], real_url: str, destination: str
+) -> None:
+    """An endpoint is seen wherever it is defined, also where this process knows none of that name."""
+    lives(real_url, TURNS, DELIVERS)
+    asked = Failed("throttled", "http_429", "too many", "yes", retry_after=600.0)
+    store(lambda client: tried(client, *[BUSY] * OPEN_AFTER, destination=destination))
+    store(lambda client: tried(client, asked, destination="shop"))
+    seen = json.loads(lastword("status", "--json").out)
+    failing, waits = seen["deliveries"]["failing"][lane_of(destination)], seen["deliveries"]["asked_to_wait"]
+    since, due = (time_of(failing[name]) for name in ("failing_since_ms", "open_until_ms"))
+    ran = lastword("status")
+    assert f"; {lane_of(destination)} is failing since {since} (5 attempts); next attempt due at {due}" in ran.out
+    assert f"; shop asked to wait until {time_of(waits['shop'])}" in ran.out
+    assert (ran.code, "hush" in ran.out) == (exits.OK, False)
+
+
+@pytest.mark.requirement("operating:failing")
+def test_status_tells_no_failures_of_whom_nothing_waits_for(lastword: Lastword, store: Callable[[Step], Any]) -> None:
+    async def cancel(client: Any) -> None:
+        await tried(client, *[BUSY] * OPEN_AFTER)
+        for one in (await reading.listed(client, 100)).deliveries:
+            await replaying.cancel(client, one.id, "nobody wants them")
+
+    store(cancel)
+    assert json.loads(lastword("status", "--json").out)["deliveries"]["failing"] == {}

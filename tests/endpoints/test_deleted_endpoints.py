@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from channels.delivery.model import Delivery
+from channels.delivery.model import Delivered, Delivery
 from channels.endpoint_desk import EndpointDesk
 from channels.endpoint_settings import Definition
 from channels.endpoints.directory import Directory
@@ -22,8 +22,8 @@ from tests.support.web import VAULT_KEY
 CRM = Definition(url="https://crm.example")
 
 
-def settings_of(folder: Path) -> Settings:
-    return Settings.model_validate({"data_dir": folder, "vault": {"keys": [VAULT_KEY]}})
+def settings_of(folder: Path, **more: Any) -> Settings:
+    return Settings.model_validate({"data_dir": folder, "vault": {"keys": [VAULT_KEY]}, **more})
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ async def desk(any_redis: Any, tmp_path: Path) -> EndpointDesk:
     return desk
 
 
-def outbox_of(client: Any, folder: Path) -> Outbox:
-    settings = settings_of(folder)
+def outbox_of(client: Any, folder: Path, **more: Any) -> Outbox:
+    settings = settings_of(folder, **more)
     directory = Directory(client, open_vault(settings.vault, folder), settings)
     return Outbox(client, lease_s=LEASE_S, rules=directory.rules, chance=lambda: 0.5)
 
@@ -133,6 +133,21 @@ async def test_a_deletion_whose_process_dies_is_finished_by_a_delivery_process(
 
 
 @pytest.mark.requirement("endpoints:deleted:killed")
+async def test_a_name_stays_taken_while_anything_is_held_for_it(
+    any_redis: Any, tmp_path: Path, desk: EndpointDesk
+) -> None:
+    await insert(any_redis, [made(f"evt_{number:03}") for number in range(leaving.STEP + 1)])
+    await desk.pause("crm", "by hand")
+    while await reading.held_count(any_redis, "crm") <= leaving.STEP:
+        assert await outbox_of(any_redis, tmp_path).claim("holds what is due", 100) == []
+    await killed_behind_its_first_step(desk)
+    assert await leaving.go_on(any_redis, ()) == leaving.STEP
+    assert await reading.held_count(any_redis, "crm") == 1
+    with pytest.raises(EndpointLeaving):
+        await desk._registry.create("crm", {"url": "https://other.example"}, headers={})
+
+
+@pytest.mark.requirement("endpoints:deleted:killed")
 async def test_a_create_finishes_a_deletion_whose_process_died(any_redis: Any, desk: EndpointDesk) -> None:
     await inserted(any_redis, "evt_1", "evt_2")
     await killed_behind_its_first_step(desk)
@@ -148,6 +163,30 @@ async def test_what_only_a_newer_release_can_read_keeps_the_name(any_redis: Any,
     await desk.delete("crm")
     with pytest.raises(EndpointLeaving, match="what waits for it is cancelled: try again"):
         await desk.create("crm", CRM)
+
+
+@pytest.mark.requirement("endpoints:deleted:settings")
+async def test_what_is_for_an_endpoint_of_the_settings_is_not_cancelled_for_a_deleted_one_of_its_name(
+    any_redis: Any, tmp_path: Path, desk: EndpointDesk
+) -> None:
+    await desk.create("other", CRM)
+    await inserted(any_redis, "evt_old")
+    former = outbox_of(any_redis, tmp_path)
+    [held] = await former.claim("one", 1)
+    await desk.delete("crm")
+    await inserted(any_redis, "evt_other", destination="other")
+    await desk._registry.delete("other")
+    await former.settle([(held, BUSY)])
+    given = {"crm": {"url": "https://crm.example"}}
+    outbox = outbox_of(any_redis, tmp_path, endpoints=given)
+    for number in range(3):  # something is always queued and in flight, so the name would never be free
+        await insert(any_redis, [made(f"evt_{number}_{one}") for one in range(3)])
+        claimed = await outbox.claim(f"token_{number}", 1)
+        await upkeep.keep_up(any_redis, 1, given)
+        await outbox.settle([(one, Delivered(200)) for one in claimed])
+    told = await states(any_redis)
+    assert {event for event, state in told.items() if state == "cancelled"} == {"evt_other"}
+    assert await any_redis.exists(LEAVING) == 0
 
 
 @pytest.mark.requirement("endpoints:deleted:anew")

@@ -9,6 +9,7 @@ import pytest
 
 from channels.delivery.lane import Rules
 from channels.delivery.model import Failed, Withdrawn, lane_of
+from channels.destinations import check_destinations
 from channels.endpoints import record
 from channels.endpoints.directory import Directory, unknown
 from channels.endpoints.model import Endpoint, SigningKey
@@ -20,6 +21,7 @@ from channels.endpoints.vault import MasterKey, Ring, Vault
 from channels.outbox import leaving
 from channels.settings import Settings
 from tests.endpoints.test_endpoint_registry import DAMAGES, spoil
+from worker.errors import ConfigurationError
 
 Redis = Any
 COMMON = SigningKey("v1", b"common" * 6)
@@ -131,13 +133,36 @@ async def test_what_cannot_be_signed_here_is_a_fault_of_ours(any_redis: Redis, t
     (tmp_path / "data").write_text("a file where a folder should be")
     settings = settings_of(delivery={}, data_dir=tmp_path / "data")
     directory = directory_of(any_redis, settings, vault_of("other"))
-    found = await directory.look_up(["crm", "newer", "odd", "ops", URL, "https://u:p@h"])
-    assert [type(one) for one in found] == [Failed] * 6
+    found = await directory.look_up(["crm", "newer", "odd", "ops", URL])
+    assert [type(one) for one in found] == [Failed] * 5
     failures = [one for one in found if isinstance(one, Failed)]
     assert {(one.kind, one.sent) for one in failures} == {("ours", "no")}
-    assert [one.code for one in failures] == ["cannot_sign", "endpoint_newer", *["cannot_sign"] * 4]
+    assert [one.code for one in failures] == ["cannot_sign", "endpoint_newer", *["cannot_sign"] * 3]
     assert "is encrypted with the key k, which is not in vault.keys" in failures[0].message
     assert "cannot be read here (invented)" in (await directory_of(any_redis).look_up(["odd"]))[0].message  # type: ignore[union-attr]
+
+
+@pytest.mark.requirement("endpoints:look-up:urls")
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [
+        ("https://u:hush@h.example/", "invalid_url", "names a user or a password"),
+        (f"https://h.example/{'x' * 3000}", "invalid_url", "give a URL of at most 2048"),
+        ("ftp://h.example/hush", "invalid_url", "give a URL that does"),
+        ("http://127.0.0.1/hush", "blocked", "setting egress.allow"),
+        ("https://h.example:25/hush", "blocked", "setting egress.ports"),
+        ("http://169.254.169.254/hush", "blocked", "give another URL"),
+    ],
+)
+async def test_a_url_that_nothing_may_be_posted_to_fails_for_good_as_an_attempt_to_it_would(
+    any_redis: Redis, url: str, code: str, says: str
+) -> None:
+    found, beside = await directory_of(any_redis).look_up([url, URL])
+    assert isinstance(found, Failed)
+    assert (found.kind, found.code, found.sent) == ("permanent", code, "no")
+    assert says in found.message
+    assert "hush" not in found.message
+    assert isinstance(beside, Endpoint)
 
 
 @pytest.mark.requirement("endpoints:look-up:files-first")
@@ -297,3 +322,20 @@ async def test_an_endpoint_that_is_just_being_read_anew_is_missing_for_nobody(
         records.go.set()
     assert isinstance(rules, Rules)
     assert rules.limits.concurrency == 3
+
+
+@pytest.mark.requirement("endpoints:look-up:nearest")
+async def test_a_destination_that_is_none_is_told_the_nearest_endpoint_wherever_it_is_defined(
+    any_redis: Redis,
+) -> None:
+    await registry_of(any_redis).create("crm", config(), headers={})
+    await check_destinations(any_redis, settings_of(), ["crm", "ops"])
+    for wrong, hint in (
+        ("crn", "did you mean 'crm'?"),
+        ("opps", "did you mean 'ops'?"),
+        ("zzzz", "`lastword endpoints list` shows those that there are"),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            await check_destinations(any_redis, settings_of(), [wrong])
+        assert f"destination {wrong!r} is neither a URL nor an endpoint" in str(caught.value)
+        assert str(caught.value).endswith(hint)

@@ -14,11 +14,13 @@ from channels.endpoints.registry import (
     Idempotency,
     KeyReused,
     Registry,
+    SecretsUnreadable,
     UnknownEndpoint,
     VersionConflict,
 )
 from channels.endpoints.resealing import reseal_all
-from channels.endpoints.vault import MasterKey, Ring, Vault
+from channels.endpoints.signing_keys import fresh_key
+from channels.endpoints.vault import MasterKey, Ring, Vault, key_id
 from channels.outbox import leaving
 from worker.errors import ConfigurationError, NewerRecord, StoreFull
 
@@ -203,6 +205,21 @@ async def test_old_keys_sign_until_the_end_of_the_overlap_and_no_longer(any_redi
     assert follows.keys[0].scheme == "v1a"
 
 
+@pytest.mark.requirement("endpoints:rotate:lost")
+async def test_an_endpoint_whose_master_key_is_lost_gets_a_new_secret_where_the_old_ones_end(any_redis: Redis) -> None:
+    for name, headers in (("crm", {}), ("erp", {"X-Team": "a"})):
+        await registry_of(any_redis).create(name, CONFIG, headers=headers, key=fresh_key("v1a", secrets.token_bytes))
+    vault = vault_of(SECOND)
+    endpoints = Registry(any_redis, vault)
+    with pytest.raises(SecretsUnreadable, match=r"the key k1, which is not in .* lost, rotate with an overlap of 0"):
+        await endpoints.rotate("crm", overlap_ms=60_000)
+    for name in ("crm", "erp"):
+        made = await endpoints.rotate(name, overlap_ms=0)
+        assert ([key.scheme for key in made.keys], await endpoints.keys(name)) == (["v1a"], made.keys)
+    [left] = [each for each in await endpoints.sealed() if key_id(each.text, each.context) != "k2"]
+    assert (left.name, left.field) == ("erp", "headers"), "those are known nowhere else: they are given anew"
+
+
 @pytest.mark.requirement("endpoints:rotate:bounds")
 async def test_there_are_at_most_ten_keys_and_those_that_ended_make_room(any_redis: Redis) -> None:
     endpoints = registry_of(any_redis)
@@ -253,8 +270,15 @@ DAMAGES: list[tuple[str, bytes | None]] = [
     ("v", b"x"),
     ("key_ends", None),
     ("key_ends", b"7"),
+    ("key_ends", b'[["v1","x"]]'),
+    ("key_ends", b'[["v1",1e30]]'),
+    ("key_ends", b'[["v9",null]]'),
+    ("key_ends", b'[["v1",' + b"9" * 30 + b"]]"),
     ("header_names", b"7"),
+    ("header_names", b"[1]"),
     ("created_ms", b""),
+    ("created_ms", b"9" * 30),
+    ("config", b"[" * 3000),
 ]
 
 

@@ -96,13 +96,21 @@ def test_a_text_is_met_by_itself_alone_and_with_a_star_by_all_that_begins_so(tex
         ([], [], {"team": "ops"}, "labels is set, but there are no events"),
         (["delivery.*"], ["crm"], {}, "source = 'crm': events = ['delivery.*'] tell of no turn"),
         (
-            ["delivery.dead", "endpoint.test"],
+            ["delivery.dead", "delivery.failing"],
             ["crm/*", "cli"],
             {},
             "remove source, or add events of turns, as 'turn.*'",
         ),
         (["delivery.*"], ["*"], {"team": "*"}, "labels.team = '*': events = ['delivery.*'] tell of no turn"),
-        (["endpoint.*"], [], {"team": "ops"}, "remove labels.team, or add events of turns"),
+        (["delivery.*"], [], {"team": "ops"}, "remove labels.team, or add events of turns"),
+        (["turn.*", "endpoint.test"], [], {}, "events: 'endpoint.test' is subscribed to by nobody"),
+        (
+            ["endpoint.*"],
+            [],
+            {},
+            "'endpoint.*' is subscribed to by nobody: endpoint.test comes to the endpoint that is",
+        ),
+        (["endpoint.tset"], [], {}, "is subscribed to by nobody"),
         (["*"], ["a*b"], {}, "source = 'a*b': a star may only stand at the end"),
         (["*"], ["**"], {}, "a star may only stand at the end"),
         (["*"], [""], {}, "source: '' is none"),
@@ -127,3 +135,15 @@ def test_what_means_nothing_is_refused_with_the_nearest_that_does(
 def test_what_some_event_can_meet_is_taken(patterns: list[str], sources: list[str]) -> None:
     parsed = subscription.parse(patterns, sources, {})
     assert any(subscription.admits(parsed, each) for each in (Event("turn.completed", "crm"), Event("delivery.dead")))
+
+
+@pytest.mark.requirement("endpoints:subscription:refused")
+def test_all_that_is_offered_may_be_subscribed_to_and_every_type_is_offered_that_comes_so() -> None:
+    for pattern in patterns.PATTERNS:
+        parsed = subscription.parse([pattern], [], {})
+        assert any(subscription.admits(parsed, Event(one)) for one in patterns.TYPES), pattern
+    everything = subscription.parse([*patterns.PATTERNS], [], {})
+    assert [one for one in patterns.TYPES if not subscription.admits(everything, Event(one))] == ["endpoint.test"]
+    with pytest.raises(ConfigurationError) as caught:
+        subscription.parse(["zzzz"], [], {})
+    assert "endpoint." not in str(caught.value)

@@ -171,7 +171,8 @@ def test_a_start_with_a_lost_key_names_it_and_the_endpoints_that_need_it() -> No
     with pytest.raises(ConfigurationError) as caught:
         check_stored(vault(ONE), STORED)
     assert str(caught.value) == (
-        "stored secrets of endpoints a, b are encrypted with the key k2, which is not in vault.keys_file; add it back"
+        "stored secrets of endpoints a, b are encrypted with the key k2, which is not in vault.keys_file; add it back, "
+        "or, where it is lost, rotate them with an overlap of 0 and give their headers once more"
     )
     assert missing_keys(vault(ONE, TWO), STORED) == {}
     check_stored(vault(ONE, TWO), STORED)

@@ -149,7 +149,8 @@ def test_a_key_that_was_lost_is_told_at_the_start_and_not_replaced_in_silence(tm
         check_stored(second, stored)
     assert str(caught.value) == (
         f"stored secrets of endpoints crm are encrypted with the key {first.key_ids[0]}, which is not in "
-        f"{tmp_path / 'vault-keys'}; add it back"
+        f"{tmp_path / 'vault-keys'}; add it back, or, where it is lost, rotate them with an overlap of 0 and give "
+        "their headers once more"
     )
 
 
