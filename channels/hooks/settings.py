@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from channels.hooks.payload import parse_pointer
 from channels.hooks.route import OnBusy, Place, Route
-from channels.hooks.template import LONGEST_NAME, MAX_TEMPLATE, Template, longest_session, parse_template
+from channels.hooks.template import LONGEST_NAME, MAX_TEMPLATE, Template, longest_session, parse_session, parse_template
 from channels.hooks.verification import Encoding, Kind, Verification, key_of
 from worker import ids
 from worker.api import MAX_LABEL_CHARACTERS, MAX_LABELS, MAX_PROMPT_BYTES
@@ -103,7 +103,8 @@ class HookSettings(Section):
     missing_word: str = Field(default="(not given)", max_length=200, description="The word that stands for it.")
     session: str | None = Field(
         default=None,
-        description="Template of the session, such as crm/{/customer/id}. Not set: a fresh one for each event.",
+        description="Template of the session, such as crm/{/customer/id}, with a / or : between two placeholders. Log "
+        "lines name sessions, and so these values. Not set: a fresh one for each event.",
     )
     to: tuple[Where, ...] = Field(
         default=(), max_length=32, repr=False, description="Who gets the outcomes.", json_schema_extra={"shown": "host"}
@@ -186,7 +187,7 @@ class HookSettings(Section):
     def _session(self) -> Template | None:
         if self.session is None:
             return None
-        template = parse_template("session", self.session, ("event",))
+        template = parse_session("session", self.session)
         longest = longest_session(template)
         if not ids.is_session(longest) or longest.startswith(ids.SOLO):
             raise ConfigurationError(

@@ -8,6 +8,7 @@ for the type of the event; `{{` and `}}` are single braces. What is filled in is
 """
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,6 +27,8 @@ LONGEST_NAME = 60
 """Characters of a session that one placeholder may fill; of what is longer stands a hash."""
 
 _DIGEST = 32
+_SEPARATES = re.compile(r"[^A-Za-z0-9_.~%-]")
+"""What stands in no value of a session's name, as `_name_of` spells it: where it is read, a value has ended."""
 
 
 class Unfillable(Exception):
@@ -68,6 +71,24 @@ def parse_template(field: str, text: str, words: tuple[Word, ...] = ("body", "ev
         else:
             literal, at = literal + one, at + 1
     return Template(tuple(part for part in (*parts, literal) if part != ""))
+
+
+def parse_session(field: str, text: str) -> Template:
+    """The template of a session. Raises `ConfigurationError` where different values could make the same name."""
+    template = parse_template(field, text, ("event",))
+    between = ""
+    before: Pointer | tuple[Word] | None = None
+    for part in template.parts:
+        if isinstance(part, str):
+            between = part
+            continue
+        if before is not None and not _SEPARATES.search(between):
+            raise ConfigurationError(
+                f"{field}: nothing tells where {_name(before)} ends and {_name(part)} begins, so that different values "
+                "would share a session: put a / or : between them"
+            )
+        between, before = "", part
+    return template
 
 
 def render(template: Template, event: Event, *, missing: str | None, most_bytes: int) -> str:

@@ -5,6 +5,7 @@ What belongs here: size, type, time and form of a body, and of a query. What mus
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -27,7 +28,7 @@ async def read_model(request: Request, model: type[BaseModel], most_bytes: int) 
     except (ValueError, RecursionError):
         raise Refused("not_json", "the body is no JSON in UTF-8: send one JSON object") from None
     try:
-        return model.model_validate_json(data)
+        return model.model_validate_json(data, strict=True)  # as the document says it: true and "5" are no numbers
     except ValidationError as error:
         raise refusal_of(error) from None
 
@@ -63,20 +64,31 @@ def _check_type(request: Request) -> None:
         raise Refused("media_type", "send the body as it is, without Content-Encoding", field="Content-Encoding")
 
 
-async def read_bytes(request: Request, most_bytes: int, setting: str | None = None) -> bytes:
-    """The body as it came. `setting`: the one that says how long it may be, where that is told. Raises `Refused`."""
+def told_length(request: Request) -> int:
+    """How long the body says that it is; 0 where it says nothing that can be read."""
+    told = request.headers.get("content-length", "")
+    return int(told) if told.isascii() and told.isdigit() else 0
+
+
+async def read_bytes(
+    request: Request, most_bytes: int, setting: str | None = None, keep: Callable[[int], None] = lambda _: None
+) -> bytes:
+    """The body as it came. Raises `Refused`.
+
+    `setting`: the one that says how long it may be, where that is told. `keep`: told of bytes before they are kept.
+    """
     named = "" if setting is None else f" ({setting})"
     too_large = Refused("too_large", f"the body is longer than {most_bytes} bytes{named}", headers=CLOSE)
-    told = request.headers.get("content-length", "")
-    if told.isascii() and told.isdigit() and int(told) > most_bytes:
+    if told_length(request) > most_bytes:
         raise too_large
     data = bytearray()
     try:
         async with asyncio.timeout(_READ_LIMIT_S):
             async for chunk in request.stream():
-                data += chunk
-                if len(data) > most_bytes:
+                if len(data) + len(chunk) > most_bytes:
                     raise too_large
+                keep(len(chunk))
+                data += chunk
     except TimeoutError:
         message = f"the body did not come within {_READ_LIMIT_S:.0f} s"
         raise Refused("body_timeout", message, headers=CLOSE) from None

@@ -106,12 +106,19 @@ def _wanted(call: Call) -> Wanted:
     since_ms, until_ms = (number(call, name, _UNBOUNDED, 0, _LATEST) for name in ("since_ms", "until_ms"))
     return Wanted(
         state,
-        query.get("endpoint", ""),
-        query.get("type", ""),
-        query.get("turn", ""),
+        _chosen(call, "endpoint"),
+        _chosen(call, "type"),
+        _chosen(call, "turn"),
         None if since_ms == _UNBOUNDED else since_ms,
         None if until_ms == _UNBOUNDED else until_ms,
     )
+
+
+def _chosen(call: Call, name: str) -> str:
+    text: str | None = call.request.query_params.get(name)
+    if text == "":  # taken as left out, it would choose everything
+        raise Refused("invalid", f"{name}: it is empty; give what it is to choose, or leave it out", field=name)
+    return text or ""
 
 
 async def _told(step: Awaitable[T]) -> T:

@@ -10,7 +10,17 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 
 from channels.delivery.lane import Standing
-from channels.endpoint_settings import EndpointFields, Payload, WebhookSecret, WebhookUrl
+from channels.endpoint_settings import (
+    EndpointFields,
+    Labels,
+    Pattern,
+    Payload,
+    RequestHeaders,
+    Sources,
+    WebhookSecret,
+    WebhookUrl,
+)
+from channels.endpoints import subscription
 from channels.endpoints.model import Order
 from channels.endpoints.record import MAX_NAME
 from channels.endpoints.signing_keys import MAX_OVERLAP_MS, OVERLAP_MS, Scheme
@@ -31,10 +41,24 @@ class EndpointRequest(EndpointFields):
     scheme: Scheme = Field(default="v1", description="Of a secret that is made: v1 (HMAC-SHA256) or v1a (ed25519).")
 
 
+def _told(name: str) -> str | None:
+    return EndpointFields.model_fields[name].description
+
+
 class EndpointPatch(EndpointFields):
     """What is to change. A field that is left out stays; null stands for what holds where nothing is said."""
 
-    url: WebhookUrl | None = Field(default=None, description="Where its webhooks are posted to.")
+    # A definition has no null for these; here it takes back what was said.
+    events: tuple[Pattern, ...] | None = Field(  # type: ignore[assignment]
+        default=None, max_length=subscription.MAX_EVENTS, description=_told("events")
+    )
+    source: Sources | None = Field(default=None, description=_told("source"))  # type: ignore[assignment]
+    labels: Labels | None = Field(  # type: ignore[assignment]
+        default=None, max_length=subscription.MAX_LABELS, description=_told("labels")
+    )
+    headers: RequestHeaders | None = Field(default=None, description=_told("headers"))  # type: ignore[assignment]
+    order: Order | None = Field(default=None, description=_told("order"))  # type: ignore[assignment]
+    url: WebhookUrl | None = Field(default=None, description="Where its webhooks are posted to. Null is refused.")
     version: Version | None = Field(default=None, description="Change only this version. Null: whichever there is.")
 
 
@@ -61,13 +85,22 @@ class KeyShown(BaseModel):
 
 
 class StandingShown(BaseModel):
-    """Whether an endpoint is sent to. `why` and `since_ms` are of a pause or of disabling."""
+    """Whether an endpoint is sent to, and how that goes. Times: UTC ms; null: not so.
+
+    `why` and `since_ms` are of a pause or of disabling. `failed`: attempts since it last took anything, the first of
+    them at `failing_since_ms`. `open_until_ms`: it failed too often, and nothing is sent before; from then on, it may
+    be past, one attempt at a time until it takes one. `not_before_ms`: its receiver asked to be left alone until then.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     state: Standing
     why: str
     since_ms: int | None
+    failed: int
+    failing_since_ms: int | None
+    open_until_ms: int | None
+    not_before_ms: int | None
 
 
 class EndpointShown(BaseModel):

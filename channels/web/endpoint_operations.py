@@ -86,7 +86,7 @@ ENDPOINT_OPERATIONS = (
                 {"type": "integer", "minimum": 0},
             ),
         ),
-        errors=("not_found", "conflict", "refused"),
+        errors=("not_found", "conflict", "refused", "store_full"),
     ),
     Operation(
         name="rotate_endpoint",
@@ -126,7 +126,7 @@ ENDPOINT_OPERATIONS = (
         scope="endpoints:write",
         answers={202: TestSent},
         parameters=(_NAME,),
-        errors=("not_found",),
+        errors=("not_found", "store_full"),
     ),
 )
 """Every route of endpoints."""

@@ -9,7 +9,7 @@ A token that speaks for one agent, or for some sessions, may not even look: an e
 import hashlib
 import hmac
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeVar, cast
 
 from pydantic import SecretStr, ValidationError
@@ -43,12 +43,13 @@ from channels.web.endpoint_models import (
     StandingShown,
     TestSent,
 )
-from channels.web.errors import Code, Refused, away, json_response
+from channels.web.errors import Code, Refused, json_response
 from channels.web.operation import DEFAULT_LIMIT, MOST_LISTED
 from channels.web.turns import idempotency_key, number
 from channels.web.way import Call
 from channels.webhook.address import shown
 from worker.errors import ConfigurationError
+from worker.observability import warn
 
 T = TypeVar("T")
 
@@ -197,8 +198,13 @@ async def _told(step: Awaitable[T], unfit: Code = "invalid") -> T:
         raise Refused("conflict", str(error), field="Idempotency-Key") from None
     except DefinedInSettings as error:
         raise Refused("refused", str(error), field="name") from None
-    except SecretsUnreadable as error:
-        raise away(str(error)) from None
+    except SecretsUnreadable as error:  # it names files of the machine and keys, and does not pass by itself
+        warn("endpoint_secrets_unreadable", reason=str(error))
+        raise Refused(
+            "unavailable",
+            "the master keys of this process do not open what is stored, or others lack them: the log says which; tell "
+            "who runs the server",
+        ) from None
     except ValidationError as error:
         raise refusal_of(error) from None
     except ConfigurationError as error:
@@ -221,7 +227,9 @@ def _shown(seen: Seen) -> EndpointShown:
         headers=list(seen.header_names),
         retry_waits_s=None if waits is None else list(waits),
         keys=[KeyShown.model_validate({"scheme": scheme, "until_ms": until}) for scheme, until in seen.key_ends],
-        standing=StandingShown(state=lane.standing, why=lane.why, since_ms=lane.since_ms or None),
+        standing=StandingShown.model_validate(
+            {"state": lane.standing, "why": lane.why, "since_ms": lane.since_ms or None, **asdict(seen.faring)}
+        ),
         created_ms=None if stored is None else stored.created_ms,
         updated_ms=None if stored is None else stored.updated_ms,
         fault=seen.fault or None,

@@ -7,11 +7,12 @@ The checks have one order, and the first that fails answers: the route is there 
 it is JSON (400), it proves whence it comes (401), its type is wanted (202, ignored), it fits the templates (422), it
 was not taken before (202, ignored), the rate allows it (429); then it is taken (202). What strangers fail at counts by
 address. Of an address that failed too often only what may prove itself is read, and what does not is not looked into.
+Until a body has proved itself it is one of a stranger, and there is only so much room for those (503).
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal, TypeVar
 
@@ -24,10 +25,11 @@ from channels.hooks.route import Faulty, Filtered, Route, Wanted, fault_of_stran
 from channels.hooks.verification import Headers, is_genuine, may_be_genuine
 from channels.settings import Settings
 from channels.web import metrics
-from channels.web.body import CLOSE, read_bytes
-from channels.web.errors import Refused, json_response
+from channels.web.body import CLOSE, read_bytes, told_length
+from channels.web.errors import Refused, away, json_response
 from channels.web.models import HookAnswer
 from channels.web.rates import Rates
+from channels.web.strangers import Full, Room
 from channels.web.way import Call, address_of
 from worker.errors import ConfigurationError, StoreFull, StoreUnavailable
 from worker.observability import info
@@ -35,6 +37,7 @@ from worker.store.inbox import InterruptBarred, QuotaSpent, SessionBusy
 from worker.store.repeat import is_unanswered
 
 _BUSY_WAIT_S = 10
+_ROOM_WAIT_S = 5
 _SMALL_BYTES = 65536
 """What is longer is looked at in a thread, so that others are answered meanwhile."""
 
@@ -53,6 +56,7 @@ class HookRoutes:
     rates: Rates
     wake: Callable[[str], None]
     clock: Callable[[], float]
+    room: Room = field(default_factory=Room)
 
     async def receive(self, call: Call) -> Response:
         """POST /hooks/{route}."""
@@ -64,8 +68,7 @@ class HookRoutes:
         headers = _headers(request)
         if not may_be_genuine(route.verification, headers):
             await self._admitted(route, self.rates.check_failures(address_of(request)))
-        body = await self._body(request, route)
-        await self._prove(request, route, headers, body)
+        body = await self._proved(request, route, headers)
         met = await _looked_at(body, lambda: judge(route, headers, body))
         match met:
             case Faulty(fault="payload_refused"):
@@ -79,6 +82,22 @@ class HookRoutes:
                 return _ignored(route, met, "event_filtered")
             case Wanted():
                 return await self._taken(route, met)
+
+    async def _proved(self, request: Request, route: Route, headers: Headers) -> bytes:
+        """The body of an event that is genuine. Raises `Refused`; for want of room at once."""
+        told = told_length(request)
+        try:
+            # What is told to be too long is refused as that, whether or not there is room for it.
+            with self.room.place(address_of(request), told if told <= route.body_bytes else 0) as keep:
+                body = await self._body(request, route, keep)
+                await self._prove(request, route, headers, body)
+                return body
+        except Full:
+            metrics.hook_received(route.name, "no_room")
+            info("hook_refused", route=route.name, result="no_room")
+            full = away("too many events are on their way at a time: send it again later", retry_after_s=_ROOM_WAIT_S)
+            full.headers |= CLOSE
+            raise full from None
 
     async def _prove(self, request: Request, route: Route, headers: Headers, body: bytes) -> None:
         """Refuse an event that is not genuine; one of an address that fails too often without a look into it."""
@@ -100,9 +119,9 @@ class HookRoutes:
             refused.headers |= CLOSE  # whether or not its body was read
             raise
 
-    async def _body(self, request: Request, route: Route) -> bytes:
+    async def _body(self, request: Request, route: Route, keep: Callable[[int], None]) -> bytes:
         try:
-            return await read_bytes(request, route.body_bytes)
+            return await read_bytes(request, route.body_bytes, keep=keep)
         except Refused as refused:
             result = "body_too_large" if refused.status == 413 else "body_timeout"
             raise await self._failed(request, route.name, result, refused) from None

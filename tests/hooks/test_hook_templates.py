@@ -19,7 +19,7 @@ from channels.hooks.payload import (
     parse_pointer,
     read_payload,
 )
-from channels.hooks.template import Event, Template, Unfillable, parse_template, render, render_session
+from channels.hooks.template import Event, Template, Unfillable, parse_session, parse_template, render, render_session
 from worker import ids
 from worker.errors import ConfigurationError
 
@@ -35,7 +35,7 @@ def filled(template: str, of: Event, missing: str | None = MISSING, most_bytes: 
 
 
 def named(template: str, value: Any) -> str:
-    return render_session(parse_template("session", template, ("event",)), event(value))
+    return render_session(parse_session("session", template), event(value))
 
 
 @pytest.mark.requirement("hooks:template:pointers")
@@ -155,12 +155,31 @@ JSON = st.recursive(
 )
 
 
+VALUES = st.text(min_size=1) | st.text(":/-._~%ax", min_size=1, max_size=4)
+"""Any texts, and those that may be taken for what stands between them."""
+
+
 @pytest.mark.requirement("hooks:template:session")
-@given(st.text(min_size=1), st.text(min_size=1), st.text(min_size=1), st.text(min_size=1))
-def test_different_values_never_meet_in_one_session(a: str, b: str, c: str, d: str) -> None:
-    one, other = (named("crm/{/0}/{/1}", pair) for pair in ([a, b], [c, d]))
+@given(st.text(":/-._~%ax", max_size=4), VALUES, VALUES, VALUES, VALUES)
+def test_different_values_never_meet_in_one_session(between: str, a: str, b: str, c: str, d: str) -> None:
+    template = f"crm/{{/0}}{between}{{/1}}"
+    try:
+        one, other = (named(template, pair) for pair in ([a, b], [c, d]))
+    except ConfigurationError:
+        assert not {*between} & {*":/"}
+        return
     assert ids.is_session(one)
     assert (one == other) is ((a, b) == (c, d))
+
+
+@pytest.mark.requirement("hooks:template:session")
+@pytest.mark.parametrize("between", ["", "-", ".", "_", "~", "%", "x", "7", "%2F"])
+def test_a_session_is_refused_where_nothing_tells_its_values_apart(between: str) -> None:
+    for template in (f"crm/{{/a}}{between}{{/b}}", f"{{event}}{between}{{/a}}", f"{{/x}}:{{/a}}{between}{{/b}}/"):
+        with pytest.raises(ConfigurationError) as caught:
+            parse_session("session", template)
+        assert "session: nothing tells where" in str(caught.value)
+        assert "put a / or : between them" in str(caught.value)
 
 
 @pytest.mark.requirement("hooks:template:session")

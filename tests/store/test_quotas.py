@@ -64,6 +64,21 @@ async def test_a_place_is_free_once_its_turn_is_older_than_the_span(any_redis: R
     assert 0 < await any_redis.pttl(name) <= 60_000
 
 
+@pytest.mark.requirement("hooks:quota:clock")
+async def test_what_was_taken_before_the_clock_was_put_back_keeps_nothing_out(any_redis: Redis) -> None:
+    await outcomes(any_redis, 3)
+    name = keys.quota("hook/crm", 1)
+    taken = await any_redis.zrange(name, 0, -1, withscores=True)
+    await any_redis.zadd(name, {member: score + 86_400_000 for member, score in taken})
+    await any_redis.pexpire(name, 86_460_000)
+    assert [(await submit(any_redis, asked(number), 1)).duplicate for number in range(4, 7)] == [False] * 3
+    with pytest.raises(QuotaSpent) as caught:
+        await submit(any_redis, asked(7), 1)
+    assert 0 < caught.value.wait_s <= 60
+    assert await any_redis.zcard(name) == 3
+    assert 0 < await any_redis.pttl(name) <= 60_000
+
+
 @pytest.mark.requirement("hooks:quota")
 async def test_a_lower_quota_counts_what_a_higher_one_took(any_redis: Redis) -> None:
     await outcomes(any_redis, 3)

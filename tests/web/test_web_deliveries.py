@@ -12,6 +12,8 @@ from channels.delivery.model import Delivery, Evidence, Failed
 from channels.outbox import lanes, reading
 from channels.settings import Settings
 from tests.delivery.outboxes import ONE_TRY, box, insert, known, limited, made
+from tests.support.posting import one as posted
+from tests.support.receiver import silent_url
 from tests.support.web import Served, serving, web_settings
 from tests.web.test_connections import has_connections
 
@@ -23,7 +25,6 @@ BUSY = Failed("transient", "http_500", "hooks.example answered 500", "yes", evid
 BLOCKED = Failed("permanent", "blocked", "hooks.example:443: 10.1.2.3 is private", "no", evidence=Evidence(None, 4, 2))
 REFUSED = Failed("transient", "connect_refused", "nothing listens at 10.1.2.3:81", "no", evidence=Evidence(None, 4, 2))
 NO_NAME = Failed("transient", "dns", "no address was found for inner.example", "no", evidence=Evidence(None, 9))
-SILENT = Failed("transient", "connect_timeout", "10.1.2.3:81 did not take the connection", "no", evidence=None)
 BY_PROXY = Failed("ours", "proxy_failed", "the proxy inner.example:3128 answered 502", "no", evidence=Evidence(502, 5))
 
 
@@ -108,11 +109,16 @@ async def test_deliveries_are_listed_by_what_is_asked_for(web: Served) -> None:
         ({"limit": "0"}, "limit"),
         ({"after": "somewhere"}, "after"),
         ({"source": "cli"}, "source"),
+        ({"endpoint": ""}, "endpoint"),
+        ({"type": ""}, "type"),
+        ({"turn": ""}, "turn"),
     ],
 )
 async def test_a_filter_that_says_nothing_is_named(web: Served, query: dict[str, str], field: str) -> None:
     async with await web.client("deliveries:read") as client:
         assert refused(await client.get("/v1/deliveries", params=query), 422)["field"] == field
+        if not {*query} & {"limit", "after"}:
+            assert refused(await client.get("/v1/deliveries/export", params=query), 422)["field"] == field
 
 
 @pytest.mark.requirement("operating:http:evidence")
@@ -142,8 +148,11 @@ async def test_a_delivery_is_shown_with_its_attempts_and_what_they_showed(web: S
 @pytest.mark.requirement("operating:case:superlog-154:one-word")
 async def test_blocked_refused_silent_and_unknown_addresses_look_alike_over_http(web: Served) -> None:
     seen = set()
+    with silent_url() as url:
+        silent = await posted(url, timeout_s=0.3)
+    assert isinstance(silent, Failed)
     async with await web.client("deliveries:read", "destinations:url") as client:
-        for number, failure in enumerate((BLOCKED, REFUSED, NO_NAME, SILENT)):
+        for number, failure in enumerate((BLOCKED, REFUSED, NO_NAME, silent)):
             one = delivery(number, f"lane{number}")
             await attempted(web, one, failure)
             told = (await client.get(f"/v1/deliveries/{one.id}")).json()
@@ -154,7 +163,7 @@ async def test_blocked_refused_silent_and_unknown_addresses_look_alike_over_http
             assert in_list["deliveries"][0]["message"] == told["message"]
         exported = (await client.get("/v1/deliveries/export")).text
     assert seen == {json.dumps(["unreachable", "the endpoint cannot be reached"] * 2)}
-    assert not [each for each in ("10.1.2.3", "inner.example", "blocked", "refused") if each in exported]
+    assert not [each for each in ("10.1.2.3", "127.0.0.1", "inner.example", "blocked", "refused") if each in exported]
 
 
 @pytest.mark.requirement("operating:case:superlog-154:one-word")

@@ -9,19 +9,22 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
+from channels.delivery.lane import OPEN_AFTER
+from channels.delivery.model import Failed
 from channels.endpoint_desk import EndpointDesk
-from channels.endpoint_settings import Definition
+from channels.endpoint_settings import Definition, EndpointFields
 from channels.endpoints import record
 from channels.endpoints.directory import Directory
 from channels.endpoints.model import Endpoint
+from channels.endpoints.rings import tell_ring
 from channels.endpoints.signing_keys import decode_secret
 from channels.outbox.outbox import Outbox
 from channels.settings import Settings
 from channels.vault_section import open_vault
 from channels.web import tokens
 from channels.web.process import WebProcess
-from tests.delivery.outboxes import BUSY, box, inserted
-from tests.support.web import Served, serving, web_settings
+from tests.delivery.outboxes import BUSY, box, inserted, tried
+from tests.support.web import VAULT_KEY, Served, serving, web_settings
 from tests.web.test_web_turns import error_of
 from worker.errors import ConfigurationError
 from worker.store import keys
@@ -29,6 +32,16 @@ from worker.store import keys
 BOTH = ("endpoints:read", "endpoints:write")
 URL = "https://hooks.example/hush/path?token=hush"
 CRM = {"name": "crm", "url": URL, "events": ["turn.*"], "headers": {"Authorization": "Bearer hush"}}
+
+WELL = {
+    "state": "active",
+    "why": "",
+    "since_ms": None,
+    "failed": 0,
+    "failing_since_ms": None,
+    "open_until_ms": None,
+    "not_before_ms": None,
+}
 
 FORBIDDEN = {
     "http://169.254.169.254/hush": "169.254.169.254",
@@ -82,7 +95,7 @@ async def test_an_endpoint_is_made_and_its_secret_shown_once(settings: Settings)
             ["Authorization"],
         )
         assert (seen["events"], seen["keys"]) == (["turn.*"], [{"scheme": "v1", "until_ms": None}])
-        assert seen["standing"] == {"state": "active", "why": "", "since_ms": None}
+        assert seen["standing"] == WELL
         assert "hush" not in answer.text + json.dumps(seen)
         assert told["secret"] not in json.dumps(seen) + (await client.get("/v1/endpoints")).text
         (found,) = await directory_of(web).look_up(["crm"])
@@ -219,6 +232,36 @@ async def test_a_change_counts_from_the_next_look_on(settings: Settings) -> None
         assert (after.keys, after.subscription) == (before.keys, before.subscription)
         assert answer.json()["version"] > first["endpoint"]["version"]
         assert answer.json()["timeout_s"] is None
+
+
+@pytest.mark.requirement("endpoints:http:update")
+async def test_null_takes_back_whatever_was_said(settings: Settings) -> None:
+    said = {
+        "events": ["turn.*"],
+        "source": "crm",
+        "labels": {"team": "ops"},
+        "headers": {"X-Team": "a"},
+        "timeout_s": 7,
+        "retry_waits_s": [1],
+        "rate_per_s": 5,
+        "burst": 2,
+        "concurrency": 3,
+        "order": "session",
+        "head_wait_s": 60,
+        "payload": "thin",
+        "disable_after_s": 60,
+    }
+    assert {*said} == {*EndpointFields.model_fields}
+    async with serving(settings) as web, await web.client(*BOTH) as client:
+        bare = (await client.post("/v1/endpoints", json={"name": "bare", "url": CRM["url"]})).json()["endpoint"]
+        await made(client, **said)
+        for field in ("source", "labels", "burst", "head_wait_s", *said):  # first what means nothing without another
+            answer = await client.patch("/v1/endpoints/crm", json={field: None})
+            assert (answer.status_code, answer.json().get(field)) == (200, bare[field]), answer.text
+        told = (await client.get("/v1/endpoints/crm")).json()
+        assert {field: told[field] for field in said} == {field: bare[field] for field in said}
+        error = error_of(await client.patch("/v1/endpoints/crm", json={"events": [None], "source": None}))
+        assert error == (422, "invalid", "events.0")
 
 
 @pytest.mark.requirement("endpoints:http:update")
@@ -373,7 +416,7 @@ async def test_an_endpoint_is_paused_and_resumed_wherever_it_stands(settings: Se
         listed = (await client.get("/v1/endpoints")).json()["endpoints"]
         assert {one["name"]: one["standing"]["state"] for one in listed}[name] == "paused"
         resumed = (await client.post(f"/v1/endpoints/{name}/resume")).json()
-        assert resumed["standing"] == {"state": "active", "why": "", "since_ms": None}
+        assert resumed["standing"] == WELL
 
 
 @pytest.mark.requirement("endpoints:http:test")
@@ -509,3 +552,60 @@ async def test_a_process_without_stored_endpoints_needs_no_master_key(real_url: 
         answer = await client.post("/v1/endpoints", json=CRM)
         assert error_of(answer)[:2] == (503, "unavailable")
         assert "the master key" in answer.json()["error"]["message"]
+
+
+@pytest.mark.requirement("operating:failing")
+@pytest.mark.parametrize("name", ["crm", "ops"])
+async def test_an_endpoint_that_fails_tells_since_when_and_when_it_is_tried_next(settings: Settings, name: str) -> None:
+    async with serving(settings) as web, await web.client(*BOTH) as client:
+        await made(client)
+        asked = Failed("throttled", "http_429", "too many", "yes", retry_after=600.0)
+        await tried(web.redis, *[BUSY] * OPEN_AFTER, asked, destination=name)
+        one = (await client.get(f"/v1/endpoints/{name}")).json()["standing"]
+        assert (one["state"], one["failed"]) == ("active", OPEN_AFTER)
+        assert 0 < one["failing_since_ms"] < one["open_until_ms"] < one["not_before_ms"]
+        listed = (await client.get("/v1/endpoints")).json()["endpoints"]
+        assert {each["name"]: each["standing"] for each in listed}[name] == one
+
+
+@pytest.mark.requirement("endpoints:http:keys")
+async def test_master_keys_that_will_not_do_are_told_to_the_log_and_not_to_who_asks(
+    real_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ring = tmp_path / "ring"
+    ring.write_text(VAULT_KEY, encoding="utf-8")
+    settings = settings_of(real_url, tmp_path, vault={"keys_file": ring})
+    async with serving(settings) as web, await web.client(*BOTH) as client:
+        await tell_ring(web.redis, "theirs", ["of-another-machine"])
+        answer = await client.post("/v1/endpoints", json=CRM)
+        assert error_of(answer) == (503, "unavailable", None)
+        assert "Retry-After" not in answer.headers, "it does not pass by itself"
+        for hidden in (str(ring), "of-another-machine", VAULT_KEY.partition(":")[0]):
+            assert hidden not in answer.text
+        [line] = [one for one in caplog.records if one.message == "endpoint_secrets_unreadable"]
+        assert str(ring) in str(vars(line))
+
+
+@pytest.mark.requirement("endpoints:http:full")
+async def test_a_full_store_is_answered_as_such_and_as_the_document_says(settings: Settings) -> None:
+    async with serving(settings) as web, await web.client(*BOTH) as client:
+        document = (await client.get("/v1/openapi.json")).json()
+        await made(client)
+        asked = [
+            ("POST", "/v1/endpoints", {**CRM, "name": "other"}),
+            ("PATCH", "/v1/endpoints/{name}", {"concurrency": 3}),
+            ("POST", "/v1/endpoints/{name}/rotate", {}),
+            ("POST", "/v1/endpoints/{name}/test", None),
+            ("DELETE", "/v1/endpoints/{name}", None),
+        ]
+        await web.redis.config_set("maxmemory", 1)
+        try:
+            for method, path, body in asked:
+                answer = await client.request(method, path.replace("{name}", "crm"), json=body)
+                assert error_of(answer) == (503, "store_full", None), (method, path)
+                told = document["paths"][path][method.lower()]["responses"]["503"]
+                assert "store_full" in json.dumps(told)
+            for verb in ("pause", "resume"):
+                assert (await client.post(f"/v1/endpoints/crm/{verb}")).status_code == 200
+        finally:
+            await web.redis.config_set("maxmemory", 0)

@@ -458,6 +458,17 @@ async def test_no_log_line_holds_anything_that_was_sent(
         assert by_hmac(body)["X-Webhook-Signature"] not in line
 
 
+@pytest.mark.requirement("hooks:silent")
+async def test_a_session_is_logged_by_its_name_and_its_values_stand_nowhere_else(
+    sender: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, logger="lastword"):
+        await posted(sender, "crm", b'{"customer": {"id": "canary"}}', **{EVENT: "paid"})
+    told = [(record.message, dict(getattr(record, "lastword", {}))) for record in caplog.records]
+    assert {fields.pop("session", None) for _, fields in told} == {None, "crm/canary"}
+    assert "canary" not in str(told)
+
+
 @pytest.mark.requirement("hooks:method")
 async def test_a_route_is_posted_to_and_nothing_else(sender: httpx.AsyncClient) -> None:
     for method in ("GET", "HEAD", "PUT", "DELETE"):

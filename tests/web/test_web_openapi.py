@@ -1,5 +1,6 @@
 """The OpenAPI document says what the server does, and nothing else."""
 
+import json
 import re
 from typing import Any
 
@@ -7,7 +8,12 @@ import httpx
 import jsonschema
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.types import Message
 
+from channels.web.body import read_model
+from channels.web.errors import Refused
 from channels.web.openapi import OUTPUTS, document
 from channels.web.operations import OPERATIONS
 from channels.web.tokens import SCOPES
@@ -215,3 +221,44 @@ async def test_events_fit_the_schema_of_their_name(web: Served) -> None:
         schema = {"$ref": f"#/components/schemas/{model}", "components": told["components"]}
         jsonschema.Draft202012Validator(schema).validate(event.data)
     assert {"snapshot", "text_delta", "thinking_delta", "text_stream_discarded", "text"} < set(fold.names)
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "SubmitRequest": {"prompt": "hi"},
+    "DecideRequest": {"option": "deny"},
+    "EndpointRequest": {"name": "crm", "url": "https://hooks.example/x"},
+    "EndpointPatch": {},
+    "RotateRequest": {},
+    "ReplayRequest": {},
+}
+"""For each request the least that is one."""
+
+VALUES: list[Any] = [True, "5", "true", 5, 5.5, -1, [], {}, ["x"], [1], [True], ["5"], {"a": "b"}, {"a": 1}, None]
+
+
+async def is_taken(model: type[BaseModel], body: dict[str, Any]) -> bool:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+    headers = [(b"content-type", b"application/json")]
+    try:
+        await read_model(Request({"type": "http", "headers": headers}, receive), model, 100_000)
+    except Refused:
+        return False
+    return True
+
+
+@pytest.mark.requirement("web:openapi:requests")
+async def test_no_request_is_taken_that_the_document_forbids() -> None:
+    told = document()
+    models = {each.request.__name__: each.request for each in OPERATIONS if each.request is not None}
+    assert {*models} == {*REQUESTS}
+    for name, least in REQUESTS.items():
+        schema = {"$ref": f"#/components/schemas/{name}", "components": told["components"]}
+        allows = jsonschema.Draft202012Validator(schema).is_valid
+        assert allows(least)
+        assert await is_taken(models[name], least)
+        wrong = [{**least, field: value} for field in models[name].model_fields for value in VALUES]
+        forbidden = [body for body in wrong if not allows(body)]
+        assert forbidden
+        assert [body for body in forbidden if await is_taken(models[name], body)] == []

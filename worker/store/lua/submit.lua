@@ -44,9 +44,10 @@ local most = tonumber(ARGV[15])
 local quota = most > 0 and KEYS[#KEYS]
 local before = quota and string.format('%.0f', now - ARGV[16])
 if quota then
-  local taken = redis.call('ZCOUNT', quota, '(' .. before, '+inf')
+  -- What is later than now was taken before the clock was put back: it counts no more.
+  local taken = redis.call('ZCOUNT', quota, '(' .. before, now_ms)
   if taken >= most then
-    local goes = redis.call('ZRANGEBYSCORE', quota, '(' .. before, '+inf', 'WITHSCORES', 'LIMIT', taken - most, 1)
+    local goes = redis.call('ZRANGEBYSCORE', quota, '(' .. before, now_ms, 'WITHSCORES', 'LIMIT', taken - most, 1)
     return {'SPENT', string.format('%.0f', goes[2] + ARGV[16] - now)}
   end
 end
@@ -81,6 +82,7 @@ if tonumber(ARGV[4]) > 0 then
 end
 if quota then
   redis.call('ZREMRANGEBYSCORE', quota, '-inf', before)
+  redis.call('ZREMRANGEBYSCORE', quota, '(' .. now_ms, '+inf')
   redis.call('ZADD', quota, now_ms, ARGV[1])
   redis.call('PEXPIRE', quota, ARGV[16])
 end
