@@ -126,6 +126,9 @@ def _of_deliveries(deliveries: DeliveriesSurvey) -> Iterator[Metric]:
     standings = Counter[str](paused=0, disabled=0)
     standings.update(deliveries.stopped.values())
     yield _by("endpoints_stopped", "Endpoints that are sent nothing.", "standing", standings)
+    yield _one(
+        "endpoints_failing", "Endpoints that keep failing while deliveries wait for them.", len(deliveries.failing)
+    )
     yield _one("replays_running", "Bulk replays that go on.", deliveries.replays)
     yield _one("endpoints_ripe", "Endpoints to which something should be sent now.", deliveries.ripe)
     yield _one("endpoints_ripe_oldest_seconds", "How late the first of them is.", deliveries.ripe_oldest_s)

@@ -65,7 +65,7 @@ async def _run_turns(options: Options, folder: Path) -> tuple[dict[str, Any], li
 async def _run_deliveries(options: Options, folder: Path) -> tuple[dict[str, Any], list[str], list[str]]:
     """The same, of deliveries alone."""
     told = await deliveries.run(folder, options.deliveries, options.kills, options.seed, _said())
-    verdict = delivery_judge.judge(told.turns, told.posts, told.kills)
+    verdict = delivery_judge.judge(told.turns, told.posts, told.kills, options.kills)
     figures = {**verdict.figures(), "elapsed_s": round(told.elapsed_s, 1), "own_faults": len(told.faults)}
     report = {**figures, "seed": options.seed, "clean": verdict.is_clean and not told.faults}
     return report, told.faults[:_SHOWN], verdict.findings

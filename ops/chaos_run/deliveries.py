@@ -4,7 +4,7 @@ What belongs here: the run. What must not be known here: what is right.
 
 The turns are ended beforehand by the product's verbs, without a model; then the delivery processes start, and one that
 has a POST under way is killed again and again, at any moment of its work and spread over all deliveries, until the
-kills are spent.
+kills are spent or all was taken.
 """
 
 import asyncio

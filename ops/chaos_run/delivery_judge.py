@@ -40,7 +40,10 @@ class Kill:
 
 @dataclass(slots=True)
 class DeliveryVerdict:
-    """The figures of a run. `duplicates`: acknowledged POSTs beyond the first of a delivery."""
+    """The figures of a run. `duplicates`: acknowledged POSTs beyond the first of a delivery.
+
+    `missed_kills`: those that were asked for and did not strike; a run without them shows less than it was asked to.
+    """
 
     deliveries: int
     delivered: int = 0
@@ -48,6 +51,7 @@ class DeliveryVerdict:
     posts: int = 0
     refused: int = 0
     kills: int = 0
+    missed_kills: int = 0
     in_flight_at_kills: int = 0
     duplicates: int = 0
     unexplained_duplicates: int = 0
@@ -65,8 +69,8 @@ class DeliveryVerdict:
         return {name: value for name, value in asdict(self).items() if name != "findings"}
 
 
-def judge(turns: Sequence[str], posts: Sequence[Post], kills: Sequence[Kill]) -> DeliveryVerdict:
-    """The verdict on a run in which these turns ended."""
+def judge(turns: Sequence[str], posts: Sequence[Post], kills: Sequence[Kill], asked: int = 0) -> DeliveryVerdict:
+    """The verdict on a run in which these turns ended. `asked`: so many kills were to strike."""
     verdict = DeliveryVerdict(len(turns), posts=len(posts), kills=len(kills))
     verdict.refused = sum(not post.acknowledged for post in posts)
     verdict.in_flight_at_kills = sum(kill.in_flight for kill in kills)
@@ -76,6 +80,11 @@ def judge(turns: Sequence[str], posts: Sequence[Post], kills: Sequence[Kill]) ->
         if not post.verified:
             verdict.bad_signatures += 1
             verdict.findings.append(f"bad_signatures: {post.id}")
+    if len(kills) < asked:
+        verdict.missed_kills = asked - len(kills)
+        verdict.findings.append(
+            f"missed_kills: {len(kills)} of {asked} struck before all was taken: give more deliveries"
+        )
     for turn in turns:
         _judge_turn(verdict, turn, of_turn[turn], kills)
     return verdict

@@ -52,3 +52,11 @@ def test_more_repeats_than_deliveries_were_in_flight_at_kills_are_not_clean() ->
 def test_a_second_id_and_a_bad_signature_are_found() -> None:
     assert wrong(judge(["t1"], [post(taken=False), post(at=2.0, id="dlv_other")], [])) == {"several_ids": 1}
     assert wrong(judge(["t1"], [post(verified=False)], [])) == {"bad_signatures": 1}
+
+
+@pytest.mark.requirement("chaos:deliveries:judge")
+@pytest.mark.parametrize(("asked", "missed"), [(1, 0), (3, 2)])
+def test_a_run_with_fewer_kills_than_were_asked_for_is_not_clean(asked: int, missed: int) -> None:
+    verdict = judge(["t1"], [post()], [Kill("d-1.1", 1.0, 1)], asked)
+    assert (verdict.is_clean, verdict.figures()["missed_kills"]) == (not missed, missed)
+    assert [finding.split(":")[0] for finding in verdict.findings] == ["missed_kills"] * bool(missed)

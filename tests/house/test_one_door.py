@@ -18,6 +18,7 @@ DIALS = {
     "Client",
     "ClientSession",
     "ConnectionPool",
+    "Connector",
     "HTTPConnection",
     "HTTPSConnection",
     "HTTPTransport",
@@ -55,11 +56,12 @@ LIBRARIES = {"requests", "urllib3", "http.client", "urllib.request", "websockets
 """Whoever wants one of these wants a way around the guard."""
 
 DOORS = {
-    "worker/transport.py": {"TCPConnector", "ClientSession", "open_session"},
+    "worker/connector.py": {"TCPConnector"},
+    "worker/transport.py": {"Connector", "ClientSession", "open_session"},
     "worker/http.py": {"AsyncClient"},
     "worker/guard.py": {"socket"},
     "worker/lookup.py": {"getaddrinfo"},
-    "worker/tools/mcp_dial.py": {"AsyncConnectionPool", "AnyIOBackend", "connect_tcp"},
+    "worker/tools/mcp_dial.py": {"AsyncHTTPTransport", "AsyncConnectionPool", "AnyIOBackend", "connect_tcp"},
     "worker/tools/mcp_http.py": {"AsyncClient"},
     "worker/tools/mcp_connection.py": {"Client", "streamable_http_client"},  # on the client of mcp_http
     "channels/web/server.py": {"getaddrinfo", "socket"},  # to listen
@@ -69,7 +71,11 @@ DOORS = {
 
 
 def called(tree: ast.Module) -> Iterator[str]:
+    """What is called, and what is inherited from: the one is a way to the other."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from (base.attr for base in node.bases if isinstance(base, ast.Attribute))
+            yield from (base.id for base in node.bases if isinstance(base, ast.Name))
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute):
                 yield node.func.attr
@@ -112,6 +118,8 @@ def test_nothing_is_dialled_but_through_the_guard() -> None:
         ("from urllib import request", "urllib.request"),
         ("from http.client import HTTPSConnection", "http.client"),
         ("import requests", "requests"),
+        ("import aiohttp\nclass Own(aiohttp.TCPConnector):\n    pass", "TCPConnector"),
+        ("from httpx import AsyncClient\nclass Own(AsyncClient):\n    pass", "AsyncClient"),
         ("import asyncio\nasync def f():\n    await asyncio.open_connection('h', 80)", "open_connection"),
         ("import httpx\nhttpx.post('http://h')", "httpx.post"),
         ("import socket\nsocket.create_connection(('h', 80))", "create_connection"),
